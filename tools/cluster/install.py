@@ -58,7 +58,7 @@ def install(
     say: Say,
     *,
     with_examples: bool = False,
-    settings: Mapping[str, float] | None = None,
+    settings: Mapping[str, float | str] | None = None,
 ) -> None:
     """Push the image and install or upgrade the chart; return once it is available.
 

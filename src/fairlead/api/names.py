@@ -132,6 +132,7 @@ ENV_ATTEMPT = "FAIRLEAD_ATTEMPT"
 #: The number of the job, under the names that scripts for Slurm read.
 ENV_NUMBER = ("SLURM_JOB_ID", "SLURM_JOBID")
 ENV_ROLE = "FAIRLEAD_ROLE"
+ENV_NODE = "FAIRLEAD_NODE"  # of the test before a program alone
 ENV_INDEX = "FAIRLEAD_INDEX"
 ENV_HOSTFILE = "FAIRLEAD_HOSTFILE"
 ENV_CHECKPOINT_DIR = "FAIRLEAD_CHECKPOINT_DIR"
@@ -144,6 +145,8 @@ ENV_ARRAY_INDEX = "FAIRLEAD_ARRAY_INDEX"
 PEERS_MOUNT = "/etc/fairlead"
 MPI_KEY_MOUNT = "/etc/fairlead-mpi"
 MPI_KEY = "key"
+#: The container that tests the nodes of a gang before its program.
+PREFLIGHT_CONTAINER = "fairlead-preflight"
 MPIRUN = "fairlead.member.mpirun"
 BATCH = "fairlead.member.batch"
 CHECKPOINT_MOUNT = "/var/lib/fairlead/checkpoint"

@@ -29,6 +29,7 @@ from fairlead.api.jobs.job_defaults import (
     defaults_causes,
 )
 from fairlead.api.jobs.job_mounts import EmptyDir
+from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.kubernetes.selectors import is_qualified_name
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.values.bounds import PATH_MAX
@@ -376,6 +377,7 @@ class JobDefaultsSettings(Section, frozen=True):
     time_limit_seconds: Annotated[
         int, within(0, YEAR, "Time limit of jobs without one; 0: the maximum.")
     ] = 0
+    preflight: Annotated[PreflightSuite, about("Test before programs start.")] = PreflightSuite.NONE
 
 
 class JobMaximaSettings(Section, frozen=True):
@@ -408,11 +410,10 @@ class ControllerSettings(Section, frozen=True):
 
     def terms(self) -> JobTerms:
         """Return what these settings say of all jobs."""
-        limit, most = self.job_defaults.time_limit_seconds, self.job_maxima.time_limit_seconds
-        given = {**plain(self.job_defaults), "timeLimitSeconds": limit or None}
-        return JobTerms(
-            msgspec.convert(given, JobDefaults), JobMaxima(time_limit_seconds=most or None)
-        )
+        own, most = self.job_defaults, JobMaxima(self.job_maxima.time_limit_seconds or None)
+        given = {**plain(own), "timeLimitSeconds": own.time_limit_seconds or None}
+        given["preflight"] = None if own.preflight is PreflightSuite.NONE else own.preflight
+        return JobTerms(msgspec.convert(given, JobDefaults), most)
 
     def levels(self) -> tuple[Level, ...]:
         """Return the levels of the topology, widest first."""

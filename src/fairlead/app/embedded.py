@@ -202,10 +202,10 @@ class Cluster:
         # Store and controllers end together, so no write arrives late after a start.
         checkpoints = str(self._settings.data / "checkpoints")
         jobs = JobsPolicy(checkpoint_root=checkpoints, late_pod_seconds=1.0)
-        policies = self._settings.controllers.policies(jobs)
         # The local node runs commands of this machine: this very program.
-        health = replace(policies.health, test_command=(sys.executable, "-m", "fairlead"))
-        return replace(policies, health=health)
+        program = (sys.executable, "-m", "fairlead")
+        policies = self._settings.controllers.policies(replace(jobs, preflight_command=program))
+        return replace(policies, health=replace(policies.health, test_command=program))
 
     def _open_store(self, stack: AsyncExitStack) -> Store:
         store = Store.open(self._settings.data / STORE_DIRECTORY)

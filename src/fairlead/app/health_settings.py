@@ -71,8 +71,8 @@ class HealthSettings(Section, frozen=True):
     ] = ""  # fmt: skip
     test_image: Annotated[
         str,
-        Meta(max_length=512, description="Image of test pods: this release, with torch for GPUs. "
-             "The embedded cluster needs none."),
+        Meta(max_length=512, description="Image of test pods, and of tests before programs: this "
+             "release, with torch for GPUs. The embedded cluster needs none."),
     ] = ""  # fmt: skip
     test_options: Annotated[
         tuple[Annotated[str, Meta(max_length=512)], ...],

@@ -9,6 +9,7 @@ variables. Templates are decoded for the few jobs of which pods are being made.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,7 @@ from fairlead.api.kubernetes.core import Container, EnvVar, Pod, PodSpec
 from fairlead.api.meta import to_wire
 from fairlead.api.overlay import overlay
 from fairlead.controllers.stored_templates import KeptByUid, Stored, StoredTemplates
+from fairlead.decide.jobs.preflight import SECURITY
 from fairlead.decide.pinning import pinned_node, repinned_affinity
 
 #: Jobs whose templates are kept decoded, and the JSON of those; decoded they are several times as
@@ -119,9 +121,23 @@ def _body(templates: _Templates, attempt: int, pod: Pod) -> Obj:
     spec = _as_first(pod.spec, first) if first is not None else None
     if spec is None:
         model = templates.roles[role]
-        spec = overlay(to_wire(pod.spec), model.base, model.raw)
+        spec = _secured(overlay(to_wire(pod.spec), model.base, model.raw))
         templates.first[role] = _First(pod.spec, spec)
     return {"metadata": pod.metadata, "spec": spec}
+
+
+def _secured(spec: Obj) -> Obj:
+    """Return the spec in which the test of the node has the least rights; the read model knows
+    none.
+    """
+    inits: Sequence[Obj] = spec.get("initContainers", ())
+    if not any(each["name"] == names.PREFLIGHT_CONTAINER for each in inits):
+        return spec
+    more: Obj = {"securityContext": dict(SECURITY)}
+    secured = [
+        {**each, **more} if each["name"] == names.PREFLIGHT_CONTAINER else each for each in inits
+    ]
+    return {**spec, "initContainers": secured}
 
 
 def _as_first(spec: PodSpec, first: _First) -> Obj | None:

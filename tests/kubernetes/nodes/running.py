@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.cluster.cluster import Cluster
-from tools.cluster.images import version
+from tools.cluster.images import fairlead_name, version
 from tools.cluster.install import NAMESPACE
 from tools.cluster.jobs import Client
 
@@ -22,7 +22,10 @@ STAYS = "trap 'exit 1' TERM; sleep 600 & wait"
 CONTROLLER = "deployment/fairlead-controller"
 SECONDS_MAX = 120.0
 #: Controllers that give a start up after seconds instead of minutes.
-SETTINGS = {"jobs.startErrorGraceSeconds": 10, "jobs.startSecondsMax": 60}
+SETTINGS: dict[str, float | str] = {
+    "jobs.startErrorGraceSeconds": 10, "jobs.startSecondsMax": 60,
+    "health.testImage": fairlead_name(),
+}  # fmt: skip
 
 
 def submit(client: Client, directory: Path, script: str, *options: str) -> None:

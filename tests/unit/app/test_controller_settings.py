@@ -7,6 +7,7 @@ import hashlib
 import json
 import random
 from dataclasses import replace
+from enum import Enum
 from pathlib import Path
 from typing import Any, get_args
 
@@ -273,6 +274,10 @@ def test_an_installation_passes_the_settings_and_replaces_pods_when_they_change(
 
 def _row(section: str, name: str, type_: Any, default: object) -> str:
     (limits,) = [each for each in get_args(type_) if isinstance(each, Meta)]
+    kind = get_args(type_)[0]
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        accepted = ", ".join(each.value for each in kind)
+        return f"| `{section}.{name}` | {default} | {accepted} | {description_of(type_)} |"
     if isinstance(default, str):
         accepted = f"{limits.max_length} characters"
         return f"| `{section}.{name}` | {default} | {accepted} | {description_of(type_)} |"

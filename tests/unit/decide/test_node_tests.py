@@ -35,7 +35,6 @@ from fairlead.api.kubernetes.core import (
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
-from fairlead.decide.health.judgement import Peers, fleet_limit, judged, shape_of
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.testing import (
     BeginTest,
@@ -48,6 +47,7 @@ from fairlead.decide.health.testing import (
     outdated,
     wanted_test,
 )
+from fairlead.model.health.judgement import Peers, fleet_limit, judged, shape_of
 from fairlead.testing.builders import EPOCH, make_node
 
 HIGHER = FigureKind("copyBytesPerSecond", "B/s", Better.HIGHER)

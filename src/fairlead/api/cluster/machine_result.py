@@ -7,38 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from enum import Enum
-from typing import Annotated, Self
+from typing import Annotated
 
 import msgspec
 
 from fairlead.api.cluster.node_report import WHY_MAX
 from fairlead.api.meta import Wire
 from fairlead.api.values.bounds import doc
+from fairlead.api.values.outcomes import MachineOutcome
 
 #: A kubelet keeps so much of a termination message (kubelet `pkg/kubelet/container/helpers.go`).
 RESULT_BYTES_MAX = 4096
 MEASURED_MAX = 32
+PAIRS_MAX = 8
 FIGURES_MAX = 16
 TEST_MAX = 63
-
-
-class MachineOutcome(Enum):
-    """How a test ended; the worst of its tests, by `rank`, is that of a suite."""
-
-    _value_: str
-    rank: int
-
-    def __new__(cls, value: str, rank: int) -> Self:
-        """Make a member."""
-        outcome = object.__new__(cls)
-        outcome._value_, outcome.rank = value, rank
-        return outcome
-
-    SKIPPED = "Skipped", 0  # the machine lacks the thing, or nothing is expected of it
-    PASSED = "Passed", 1
-    ERROR = "Error", 2  # of the harness: it says nothing about the machine
-    FAILED = "Failed", 3  # alone says that something is wrong with the machine
 
 
 class Figure(Wire, frozen=True):
@@ -62,8 +45,18 @@ class MachineFinding(Wire, frozen=True):
     figures: Annotated[tuple[Figure, ...], doc("What was measured.", maxItems=FIGURES_MAX)] = ()
 
 
+class PairMeasure(Wire, frozen=True):
+    """What two members of a gang measured between them; an `error` is none of the hardware."""
+
+    peer: int
+    bytes_per_second: float = 0.0
+    round_trip_seconds: float = 0.0
+    is_wrong: bool = False
+    error: str = ""
+
+
 class SuiteResult(Wire, frozen=True):
-    """What a run of a suite says, as its program writes it."""
+    """What a run of a suite says, as its program writes it; `pairs` of a gang's member only."""
 
     suite: str
     measured: tuple[MachineFinding, ...]
@@ -71,6 +64,7 @@ class SuiteResult(Wire, frozen=True):
     machine_id: str = ""
     devices: tuple[str, ...] = ()
     versions: dict[str, str] = {}
+    pairs: tuple[PairMeasure, ...] = ()
 
 
 def worst_outcome(measured: Iterable[MachineFinding]) -> MachineOutcome:
@@ -92,7 +86,11 @@ def encode_result(result: SuiteResult) -> bytes:
         short = tuple(
             msgspec.structs.replace(each, message=each.message[:length]) for each in result.measured
         )
-        data = msgspec.json.encode(msgspec.structs.replace(result, measured=short))
+        pairs = tuple(
+            msgspec.structs.replace(each, error=each.error[:length]) for each in result.pairs
+        )
+        cut = msgspec.structs.replace(result, measured=short, pairs=pairs)
+        data = msgspec.json.encode(cut)
         if len(data) <= RESULT_BYTES_MAX:
             return data
     raise UnreadableResult(f"it has {len(data):,} bytes; {RESULT_BYTES_MAX:,} are kept")
@@ -109,6 +107,11 @@ def decode_result(text: str) -> SuiteResult:
     names = [each.test for each in result.measured]
     if len(names) > MEASURED_MAX or len(set(names)) < len(names):
         raise UnreadableResult("it names a test twice, or too many")
+    if len(result.pairs) > PAIRS_MAX:
+        raise UnreadableResult("it has too many pairs")
+    for pair in result.pairs:
+        if not all(map(math.isfinite, (pair.bytes_per_second, pair.round_trip_seconds))):
+            raise UnreadableResult(f"the pair with {pair.peer} is no measurement")
     for each in result.measured:
         if len(each.test) > TEST_MAX or len(each.figures) > FIGURES_MAX:
             raise UnreadableResult(f"test {each.test[:TEST_MAX]!r} has too many figures")

@@ -86,6 +86,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     test: tuple[MachineTest, ...]
     floor: tuple[Floor, ...]
     suite: tuple[Suite, ...]
+    gang: Suite
 
 
 def machine_tests() -> Mapping[str, MachineTest]:
@@ -96,6 +97,11 @@ def machine_tests() -> Mapping[str, MachineTest]:
 def suites() -> Mapping[str, Suite]:
     """Return every suite by name."""
     return {each.name: each for each in _file().suite}
+
+
+def gang_suite() -> Suite:
+    """Return the tests that run in the pods of a gang before its program starts."""
+    return _file().gang
 
 
 def device_floor(device: str, test: str, figure: str) -> float | None:

@@ -6,6 +6,7 @@ from enum import Enum
 from typing import Annotated
 
 from fairlead.api.jobs.placement import HeldNodes
+from fairlead.api.jobs.preflight import PreflightRecord
 from fairlead.api.meta import Instant, Wire
 from fairlead.api.values.bounds import doc
 
@@ -72,6 +73,10 @@ class Attempt(Wire, frozen=True):
             "from others."
         ),
     ] = ""
+    preflight: Annotated[
+        PreflightRecord | None,
+        doc("The test of its nodes before its program started. Absent: none was asked for."),
+    ] = None
     pods_version: Annotated[
         str,
         doc(

@@ -25,6 +25,7 @@ from fairlead.api.jobs.after import (
 )
 from fairlead.api.jobs.attempt import Attempt, Cause, MemberCounts, Progress
 from fairlead.api.jobs.placement import EmptySeats, FormerPlaces, Nomination, Placement, Preemption
+from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
@@ -271,6 +272,15 @@ class JobSpec(Wire, frozen=True):
     ] = None
     ttl_seconds_after_finished: Annotated[
         Count | None, doc("Delete the object this many seconds after its end. Default: a setting.")
+    ] = None
+    preflight: Annotated[
+        PreflightSuite | None,
+        doc(
+            "Test the nodes before the program starts, for at most 30 s: Quick (CPU, memory and "
+            "GPUs of each member), Network (and the connections between them), None. A node that "
+            "fails is exchanged, which counts against no limit. Default: of the team or the "
+            "cluster, else None. Cannot be changed."
+        ),
     ] = None
     adopts: Annotated[
         Adopts | None,

@@ -11,6 +11,7 @@ from typing import Annotated
 
 from fairlead.api.causes import cause, duplicate, invalid, required
 from fairlead.api.jobs.job_mounts import JobMount, mount_causes
+from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.kubernetes.selectors import is_label_value, is_qualified_name
 from fairlead.api.meta import Wire
 from fairlead.api.pods.pod_rules import (
@@ -74,6 +75,10 @@ class JobDefaults(Wire, frozen=True):
     ] = ()
     time_limit_seconds: Annotated[
         Positive | None, doc("Time limit of jobs without one. Default: the maximum.")
+    ] = None
+    preflight: Annotated[
+        PreflightSuite | None,
+        doc("Test of the nodes before the program starts: Quick, Network or None. No default."),
     ] = None
 
 

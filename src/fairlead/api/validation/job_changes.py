@@ -43,5 +43,6 @@ CHANGES: Mapping[str, ChangeRule] = {
     "cancel": ChangeRule.FREE,
     "requeueAttempt": ChangeRule.FREE,
     "ttlSecondsAfterFinished": ChangeRule.FREE,
+    "preflight": ChangeRule.NEVER,
     "adopts": ChangeRule.NEVER,
 }

@@ -19,6 +19,7 @@ from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Container, PodSpec
 from fairlead.api.kubernetes.selectors import is_qualified_name
 from fairlead.api.meta import to_wire
+from fairlead.api.names import PREFLIGHT_CONTAINER
 from fairlead.api.pods.pod_fields import refused_causes
 from fairlead.api.pods.pod_rules import pod_spec_causes
 from fairlead.api.status import StatusCause
@@ -200,6 +201,8 @@ def _template(role: Role, path: str) -> Iterator[StatusCause]:
             if container.name in seen:
                 yield duplicate(f"{at}.name", container.name)
             seen.add(container.name)
+            if container.name == PREFLIGHT_CONTAINER:
+                yield invalid(f"{at}.name", container.name, "is the name of a container of ours")
             yield from _resources(container, f"{at}.resources")
     yield from _bounds(spec, path)
     yield from pod_spec_causes(spec, path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Generator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -362,6 +363,50 @@ def test(
         common_.table(MEASURED_COLUMNS, measured_rows(found.measured), empty="no tests")
     ends = {MachineOutcome.FAILED: Exit.FAILED, MachineOutcome.ERROR: Exit.CONFLICT}
     return ends.get(worst_outcome(found.measured), Exit.OK)
+
+
+@agent.command(
+    epilog="""Examples:
+
+    \b
+      fairlead agent preflight quick
+
+    In the pods of a job it is started by Fairlead, see --preflight of fairlead submit.
+
+    Exit codes: 0 the program may start; 1 this node failed; 75 another node of the gang failed.
+    """
+)
+@click.argument("wish", metavar="quick|network")
+@click.option("--result", metavar="FILE", default="",
+              help="Write the result there instead, as the pod of a member leaves it.")  # fmt: skip
+@common(cluster=False)
+def preflight(common_: Common, *, wish: str, result: str) -> int:
+    """Test this node before the program of its gang starts, for at most 30 s.
+
+    With network, and by the variables of a member, the connections to the others as well.
+    """
+    from fairlead.api.cluster.machine_result import encode_result
+    from fairlead.api.jobs.preflight import PreflightSuite
+    from fairlead.app.signals import exit_on_terminate
+    from fairlead.node.gang_gate import run_gate
+
+    known = {each.value.lower(): each for each in (PreflightSuite.QUICK, PreflightSuite.NETWORK)}
+    check_choice(wish, tuple(known), "preflight")
+    exit_on_terminate()
+    found = run_gate(known[wish], os.environ)
+    if result:
+        with writing(result):
+            Path(result).write_bytes(encode_result(found.result))
+    elif common_.is_structured:
+        common_.data(to_wire(found.result))
+    else:
+        common_.table(MEASURED_COLUMNS, measured_rows(found.result.measured), empty="no tests")
+        for each in found.result.pairs:
+            rate = f"{each.bytes_per_second:.3g} B/s"
+            common_.note(f"with rank {each.peer}: {each.error or rate}")
+        if found.message:
+            common_.note(found.message)
+    return found.code
 
 
 @contextmanager

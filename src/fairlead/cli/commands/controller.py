@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -109,7 +110,9 @@ def controller(
     host, port = parse_listen(listen)
     naming = PeerNaming.DNS if peer_naming == "dns" else PeerNaming.ADDRESS
     jobs = JobsPolicy(peer_naming=naming, binding=Binding(binding), checkpoint_root=checkpoint_root)
-    policies = load_settings(settings_file).policies(jobs)
+    given = load_settings(settings_file)
+    jobs = replace(jobs, preflight_image=given.health.test_image or None)
+    policies = given.policies(jobs)
     choice = Choice(common_.kubeconfig, common_.context)
     connection = replica_connection(choice, os.environ)
     namespace = common_.namespace or os.environ.get("POD_NAMESPACE") or OWN_NAMESPACE

@@ -6,6 +6,8 @@ import re
 import textwrap
 from typing import Any
 
+from fairlead.api.values import quantity
+
 _UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"^(?:\d+(?:\.\d+)?[dhms])+$")
 _PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
@@ -83,3 +85,11 @@ def natural(text: str) -> list[Any]:
     parts: list[Any] = _DIGITS.split(text)  # text and digits in turn
     parts[1::2] = map(int, parts[1::2])
     return parts
+
+
+def two_spellings(text: str, number: str, unit: str) -> str:
+    """Return that a size in GB may mean two sizes, and both of them."""
+    decimal = quantity.to_base(quantity.MEMORY, f"{number}{unit if unit != 'K' else 'k'}")
+    size = quantity.humanize(quantity.MEMORY, decimal)
+    short = "k" if unit == "K" else unit
+    return f"'{text}' can mean two sizes: write {number}{short} (= {size}) or {number}{unit}i"

@@ -40,6 +40,7 @@ class Flag(Enum):
     BEGIN = "begin"
     DEADLINE = "deadline"
     RESERVATION = "reservation"
+    PREFLIGHT = "preflight"
     RETRIES = "retries"
     NO_RESTART = "no-restart"
 
@@ -136,6 +137,11 @@ FLAGS: dict[Flag, FlagInfo] = {
     ),
     Flag.RESERVATION: FlagInfo(
         "NAME", "Use this reservation of your team; fairlead reservations lists them."
+    ),
+    Flag.PREFLIGHT: FlagInfo(
+        "WHAT",
+        "Test the nodes before the program starts, at most 30 s, and exchange those that fail: "
+        "quick (CPU, memory, GPUs), network (and between members) or none. [default: the team's]",
     ),
     Flag.RETRIES: FlagInfo("N", "Restart it up to N times when its program fails. [default: 0]"),
     Flag.NO_RESTART: FlagInfo("", "Do not restart it, not even after the failure of a node."),

@@ -163,6 +163,7 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         restart=_restart(request),
         topology=request.topology,
         checkpoint=request.checkpoint,
+        preflight=request.preflight,
         after=request.after,
         not_before=None if request.not_before is None else format_time(request.not_before),
         deadline=None if request.deadline is None else format_time(request.deadline),

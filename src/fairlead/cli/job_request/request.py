@@ -6,10 +6,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from fairlead.api.jobs.after import After
 from fairlead.api.jobs.job import MEMBERS_MAX, Checkpoint, JobSpec, Restart, Role
 from fairlead.api.jobs.job_mounts import JobMount
+from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import NodeSelectorRequirement, PodTemplate
 from fairlead.api.kubernetes.selectors import (
@@ -24,7 +26,7 @@ from fairlead.api.validation.validate import job_name_max
 from fairlead.api.values import quantity
 from fairlead.api.values.indices import IndicesError, parse_indices
 from fairlead.cli.formats.instants import parse_instant
-from fairlead.cli.formats.text import parse_duration
+from fairlead.cli.formats.text import parse_duration, two_spellings
 from fairlead.cli.job_request.after_flag import SINGLETON, parse_after
 from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
@@ -40,7 +42,11 @@ RETRIES_MAX = 1_000
 _NAMED = f"--{Flag.NAME.value}"
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 _ENV_NAME = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_PREFLIGHTS = {each.value.lower(): each for each in PreflightSuite}
 _OPERATOR_NAMES = {operator: name for name, operator in OPERATORS.items()}
+
+
+Choice = TypeVar("Choice")
 
 
 class Target(Enum):
@@ -94,6 +100,7 @@ class JobRequest:
     #: Kinds of nodes by names that are not labels yet.
     kinds: tuple[NamedNodes, ...] = ()
     reservation: str = ""
+    preflight: PreflightSuite | None = None
     after: tuple[After, ...] = ()
     #: Seconds since the epoch.
     not_before: float | None = None
@@ -168,8 +175,7 @@ class _Reader:
 
     def cpu(self, default: int) -> int:
         """Return milli-CPU."""
-        given = self.last(Flag.CPUS)
-        if given is None:
+        if (given := self.last(Flag.CPUS)) is None:
             return default
         try:
             amount = quantity.to_base(quantity.CPU, given.value)
@@ -186,7 +192,7 @@ class _Reader:
         if given is None:
             return None
         if match := re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKMGTP])[bB]", given.value):
-            self.complain(given, _two_spellings(given.value, match[1], match[2].upper()))
+            self.complain(given, two_spellings(given.value, match[1], match[2].upper()))
             return None
         if match := re.fullmatch(r"(\d+)([gmtp]i?)", given.value):
             self.complain(given, f"'{given.value}' is not a size",
@@ -235,8 +241,7 @@ class _Reader:
 
     def priority(self) -> tuple[int | None, str]:
         """Return (number, class name); one of the two at most."""
-        given = self.last(Flag.PRIORITY)
-        if given is None:
+        if (given := self.last(Flag.PRIORITY)) is None:
             return None, ""
         if re.fullmatch(r"[+-]?\d+", given.value):
             return self.whole(Flag.PRIORITY, (-1_000_000_000, 1_000_000_000), 0), ""
@@ -259,10 +264,9 @@ class _Reader:
         if given is None or given.origin != _NAMED:
             return None
         if not _NAME.match(given.value):
-            help_ = f"for example {clean_name(given.value)}"
             self.complain(
                 given, f"'{given.value}' must consist of a-z, 0-9 and dashes, no dash at its ends",
-                help_=help_,
+                help_=f"for example {clean_name(given.value)}",
             )  # fmt: skip
         return given.value
 
@@ -295,8 +299,7 @@ class _Reader:
 
     def checkpoint(self) -> Checkpoint | None:
         """Return where checkpoints are kept, or None for the cluster's default."""
-        given = self.last(Flag.CHECKPOINT)
-        if given is None:
+        if (given := self.last(Flag.CHECKPOINT)) is None:
             return None
         try:
             return parse_checkpoint(given.value)
@@ -342,8 +345,7 @@ class _Reader:
 
     def array(self) -> ArrayRequest | None:
         """Return the indices and the limit: INDICES or INDICES%N."""
-        given = self.last(Flag.ARRAY)
-        if given is None:
+        if (given := self.last(Flag.ARRAY)) is None:
             return None
         indices, percent, limit = given.value.partition("%")
         try:
@@ -399,6 +401,14 @@ class _Reader:
             self.complain(given, str(error))
             return 0
 
+    def choice(self, flag: Flag, known: Mapping[str, Choice]) -> Choice | None:
+        """Return what one of some words means; None without one."""
+        given = self.last(flag)
+        if given is not None and given.value not in known:
+            *first, last = known
+            self.complain(given, f"'{given.value}' must be {', '.join(first)} or {last}")
+        return known.get(given.value) if given is not None else None
+
     def retries(self) -> int:
         """Return how many failures of the job's own program lead to a restart."""
         count = self.whole(Flag.RETRIES, (0, RETRIES_MAX), 0)
@@ -410,25 +420,13 @@ class _Reader:
 
     def target(self) -> Target | None:
         """Return where the job is to run, or None for the cluster's default."""
-        given = self.last(Flag.ON)
-        if given is None:
+        if (given := self.last(Flag.ON)) is None:
             return Target.VIRTUAL if self.last(Flag.SIMULATE) else None
-        known = {target.value: target for target in Target}
-        if given.value not in known:
-            self.complain(given, f"'{given.value}' must be local, virtual or any")
-            return None
-        target = known[given.value]
+        target = self.choice(Flag.ON, {target.value: target for target in Target})
         if target is Target.LOCAL and self.last(Flag.SIMULATE):
             self.complain(given, "a local job is real; --simulate needs virtual nodes",
                           help_="leave out one of --on local and --simulate")  # fmt: skip
         return target
-
-
-def _two_spellings(text: str, number: str, unit: str) -> str:
-    decimal = quantity.to_base(quantity.MEMORY, f"{number}{unit if unit != 'K' else 'k'}")
-    size = quantity.humanize(quantity.MEMORY, decimal)
-    short = "k" if unit == "K" else unit
-    return f"'{text}' can mean two sizes: write {number}{short} (= {size}) or {number}{unit}i"
 
 
 def parse_request(
@@ -472,6 +470,7 @@ def parse_request(
         ),
         kinds=reader.kinds(),
         reservation=reader.text(Flag.RESERVATION) or "",
+        preflight=reader.choice(Flag.PREFLIGHT, _PREFLIGHTS),
         after=reader.after(),
         not_before=reader.instant(Flag.BEGIN, now),
         deadline=reader.instant(Flag.DEADLINE, now),

@@ -14,6 +14,7 @@ _WORDS = {
     "nodeSelector": "node selector",
     "mounts": "mounts",
     "timeLimitSeconds": "time limit",
+    "preflight": "preflight",
 }
 #: Of the annotation, which anybody may write who may write the job.
 _SHOWN_MAX = 2 * len(_WORDS)
@@ -41,5 +42,6 @@ def defaults_of(defaults: JobDefaults) -> str:
         f"node selector {labels}" if labels else "",
         *(f"{mount.source} at {mount.path}" for mount in defaults.mounts),
         f"time limit {duration(limit)}" if limit is not None else "",
+        f"preflight {defaults.preflight.value.lower()}" if defaults.preflight else "",
     ]  # fmt: skip
     return "; ".join(filter(None, parts))

@@ -11,8 +11,8 @@ from fairlead.api.cluster.node_suites import Better, FigureKind, machine_tests
 from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
-from fairlead.decide.health.judgement import fleet_limit, is_beyond, values_of
 from fairlead.decide.words import duration, plural
+from fairlead.model.health.judgement import fleet_limit, is_beyond, values_of
 
 MEASURED_COLUMNS = (
     Column("TEST"),

@@ -46,6 +46,7 @@ from fairlead.decide.answers.explanation import (
     UnknownBound,
 )
 from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.jobs.preflight import checking_words, tested_words
 from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
@@ -344,7 +345,7 @@ def _placed(job: Job, now: float, note: list[str]) -> str:
     state = state_of(job)
     lines = [f"Job {job.metadata.name} has its place: {state}    (for {time_of(job, now)})", ""]
     lines.append(line("where", fold_names(nodes)))
-    lines += note
+    lines += [*note, *_tested(job)]
     members = job.status.members
     counts = ((members.pending, "starting"), (members.running, "running"),
               (members.succeeded, "succeeded"), (members.failed, "failed"))  # fmt: skip
@@ -369,6 +370,13 @@ def _placed(job: Job, now: float, note: list[str]) -> str:
     return joined(lines)
 
 
+def _tested(job: Job) -> list[str]:
+    """Return that the nodes are being tested before the program, or what was found."""
+    latest = latest_attempt(job)
+    words = checking_words(job) or (tested_words(latest) if latest is not None else "")
+    return [line("nodes", words)] if words else []
+
+
 def _ended(job: Job, now: float, note: list[str]) -> str:
     finished = job.status.finished_at
     ago = f"    ({duration(now - parse_time(finished))} ago)" if finished else ""
@@ -378,6 +386,7 @@ def _ended(job: Job, now: float, note: list[str]) -> str:
         lines += ["", f"  {ending(job)}"]
     lines.append("")
     lines.append(line("ran", _ran(job, now)))
+    lines += _tested(job)
     lines += note or [line("logs", f"fairlead logs {name}")]
     lines += [*_ignored(job), *_attempts(job)]
     return joined(lines)

@@ -93,6 +93,11 @@ def fill(
     if limit is not None:
         fields["timeLimitSeconds"] = limit[0]
         applied.append(f"timeLimitSeconds={limit[1]}")
+    given = ((each.defaults.preflight, each.name) for each in sources)
+    wish = next(((wish, name) for wish, name in given if wish is not None), None)
+    if wish is not None and spec.get("preflight") is None:
+        fields["preflight"] = wish[0].value
+        applied.append(f"preflight={wish[1]}")
     note = ",".join(applied)
     return Filled(fields, None if annotation_of(new, DEFAULTS) == note else note)
 

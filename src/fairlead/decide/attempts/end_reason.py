@@ -60,6 +60,9 @@ class EndReason(Enum):
     NODE_REFUSED = "NodeRefused", Cause.INFRASTRUCTURE, False, Reason.PLACE_REFUSED
     # Another scheduler was faster on a shared node: frequent, and no failure.
     NOT_BOUND = "NotBound", None, False, Reason.PLACE_REFUSED
+    #: A node failed the test before the program started; or the test itself stopped the gang.
+    PREFLIGHT_FAILED = "PreflightFailed", None
+    PREFLIGHT_ERROR = "PreflightError", None
     PLACEMENT_LOST = "PlacementLost", Cause.INFRASTRUCTURE
     UNKNOWN = "Unknown", Cause.INFRASTRUCTURE
     DRAINED = "Drained", Cause.INFRASTRUCTURE

@@ -17,6 +17,8 @@ class EventReason(Enum):
     ADMITTED = "Admitted"
     HELD = "Held"
     RELEASED = "Released"
+    PREFLIGHT = "Preflight"
+    PREFLIGHT_FAILED = "PreflightFailed"
     STARTED = "Started"
     MEMBER_FAILED = "MemberFailed"
     MEMBER_LOST = "MemberLost"
@@ -46,6 +48,7 @@ _WARNINGS = frozenset(
         EventReason.MEMBER_FAILED,
         EventReason.MEMBER_LOST,
         EventReason.ATTEMPT_FAILED,
+        EventReason.PREFLIGHT_FAILED,
         EventReason.PODS_REFUSED,
         EventReason.NODES_RELEASED,
         EventReason.PREEMPTED,

@@ -11,10 +11,12 @@ from msgspec.structs import replace
 
 from fairlead.api.jobs.job import Attempt, Cause, Job, JobStatus, MemberCounts, Progress
 from fairlead.api.jobs.placement import Placement
+from fairlead.api.jobs.preflight import PreflightRecord, PreflightSuite
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.values.bounds import ATTEMPTS_MAX
 from fairlead.api.values.times import format_micro_time, parse_time
-from fairlead.decide.attempts.end_reason import EndReason
+from fairlead.decide.attempts.backoff import last_attempts
+from fairlead.decide.attempts.end_reason import EndReason, end_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,27 @@ def template_digest(job: Job) -> str:
     return hashlib.blake2b(data, digest_size=8).hexdigest()
 
 
+#: So many attempts in a row end because nodes fail the test before the program; then it starts.
+PREFLIGHT_FAILURES_MAX = 3
+_OF_PREFLIGHT = (EndReason.PREFLIGHT_FAILED, EndReason.PREFLIGHT_ERROR)
+
+
+def preflight_of(job: Job) -> PreflightRecord | None:
+    """Return the test before the program of the next attempt; None: there is none.
+
+    Of attempts that all ended by it, there are `PREFLIGHT_FAILURES_MAX`, and none after one in
+    which the test did not work: it must not keep a job from running.
+    """
+    suite = job.spec.preflight
+    if suite is None or suite is PreflightSuite.NONE or job.spec.adopts is not None:
+        return None
+    ended = last_attempts(job.status.attempts, _OF_PREFLIGHT.__contains__)
+    is_broken = any(end_of(each) is EndReason.PREFLIGHT_ERROR for each in ended)
+    if is_broken or len(ended) >= PREFLIGHT_FAILURES_MAX:
+        return None
+    return PreflightRecord(suite)
+
+
 def new_record(job: Job, now: float, placement: Placement | None = None) -> Attempt:
     """Return the open record with which the job's current attempt begins.
 
@@ -59,6 +82,7 @@ def new_record(job: Job, now: float, placement: Placement | None = None) -> Atte
         team=place.team if place is not None else "",
         held=place.held if place is not None else (),
         sizes=place.sizes if place is not None and job.is_elastic else {},
+        preflight=preflight_of(job),
     )
 
 

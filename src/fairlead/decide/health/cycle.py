@@ -43,7 +43,6 @@ from fairlead.decide.health.decisions import (
 )
 from fairlead.decide.health.gate import Bench, steps_of_tests
 from fairlead.decide.health.idle_tests import idle_tests, overdue, said_overdue
-from fairlead.decide.health.judgement import Peers
 from fairlead.decide.health.need import Need, need_of
 from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
 from fairlead.decide.health.policy import HealthPolicy
@@ -67,6 +66,7 @@ from fairlead.decide.rails.sight import (
 )
 from fairlead.decide.verdict import Decision
 from fairlead.model.health.idle_nodes import DueNode
+from fairlead.model.health.judgement import Peers
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.health.windows import drain_of
 

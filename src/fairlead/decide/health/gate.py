@@ -13,7 +13,6 @@ from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.cluster.node_test import NodeTest, NodeTestCause, NodeTestPhase
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.values.times import format_time
-from fairlead.decide.health.judgement import Peers
 from fairlead.decide.health.need import instant_of
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
@@ -29,6 +28,7 @@ from fairlead.decide.health.testing import (
     step_aside,
     wanted_test,
 )
+from fairlead.model.health.judgement import Peers
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.pools.yielding_tests import is_yielding
 

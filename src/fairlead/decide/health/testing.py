@@ -32,9 +32,9 @@ from fairlead.api.cluster.node_test import (
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import REPAIRED, TAINT_PREFLIGHT
 from fairlead.api.values.times import format_time, parse_time
-from fairlead.decide.health.judgement import Peers, judged, shape_of
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.model.health.idle_nodes import NEVER, PastTests
+from fairlead.model.health.judgement import Peers, judged, shape_of
 
 #: The check of faults that tests find, as `health.actOn` names it.
 CHECK = "node-test"

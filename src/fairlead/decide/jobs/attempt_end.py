@@ -43,6 +43,8 @@ class AttemptEnd:
     reason: EndReason
     message: str
     failure: Failure | None = None
+    #: Nodes that are left beside those of the failure.
+    nodes: tuple[str, ...] = ()
 
 
 def find_end(view: JobView, found: Failure | Settling | None) -> AttemptEnd | None:
@@ -201,7 +203,7 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
         cause,
         exit_code=end.failure.exit_code if end.failure is not None else None,
         member=end.failure.member_name if end.failure is not None else "",
-        nodes_lost=nodes_lost(view, reason, end.failure),
+        nodes_lost=tuple(sorted({*nodes_lost(view, reason, end.failure), *end.nodes})),
         pods_version=view.pods.newest_version,
     )
     draft = draft.closed(closing).set(members=view.member_counts).counted(cause)
@@ -222,11 +224,14 @@ def close_attempt(view: JobView, draft: StatusDraft, end: AttemptEnd) -> tuple[A
     if cause is None:
         draft = draft.set(restart_at=format_micro_time(view.now + pause)) if pause else draft
         text = f"Stopping the gang: {end.message}"
+        stopping = EventReason.STOPPING
+        if reason is EndReason.PREFLIGHT_FAILED:
+            stopping = EventReason.PREFLIGHT_FAILED
         closed = replace(view.job, status=draft.status)
         following = next_step(closed, closed.status.attempts[-1], view.policy)
         if isinstance(following, Fail):
             draft = draft.failing(following.reason.value, following.message)
-        return draft.state(JobState.STOPPING).write(PendingEvent(EventReason.STOPPING, text))
+        return draft.state(JobState.STOPPING).write(PendingEvent(stopping, text))
     wait = max(pause, backoff_seconds(view.job, cause, draft.status.user_failures))
     # Whether it restarts follows from the limits, with the next decision.
     draft = draft.set(restart_at=format_micro_time(view.now + wait)).state(JobState.RESTARTING)

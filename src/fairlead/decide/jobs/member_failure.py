@@ -137,6 +137,8 @@ def judge_member(
     """
     if member.phase is MemberPhase.SUCCEEDED:
         return None
+    if member.is_stopped_by_test and _named_reason(member.pod) is None:
+        return None  # the gate's: `decide/jobs/preflight.py`
     if member.phase is MemberPhase.FAILED:
         return _judge_failed(member, policy, now, is_cordoned=is_cordoned)
     if trouble is not None and trouble.is_lost(policy, now):
@@ -369,4 +371,6 @@ def _judge_start(member: MemberPod, policy: JobsPolicy, now: float) -> Failure |
     )
     if waiting.message:
         text += f" ({waiting.message})"
-    return Failure(EndReason.START_FAILED, text, since, Weight.FAULT, member.rank, member)
+    is_test = status.name == names.PREFLIGHT_CONTAINER
+    reason = EndReason.PREFLIGHT_ERROR if is_test else EndReason.START_FAILED
+    return Failure(reason, text, since, Weight.FAULT, member.rank, member)

@@ -32,21 +32,21 @@ from fairlead.api.kubernetes.core import (
     VolumeMount,
 )
 from fairlead.api.kubernetes.pod_parts import (
-    ClaimVolumeSource,
     ConfigMapVolumeSource,
     DownwardFile,
     DownwardVolumeSource,
     EnvFromSource,
     EnvironmentReference,
-    HostPathVolumeSource,
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.attempts.seats import Seat, seats
+from fairlead.decide.jobs.checkpoints import CheckpointPlace, checkpoint_volume
 from fairlead.decide.jobs.mpi import key_volume, needs_key
 from fairlead.decide.jobs.own_claims import own_volumes
 from fairlead.decide.jobs.owned import owned_labels, owned_metadata, owner_reference
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.preflight import gate_container
 from fairlead.decide.jobs.progress import TERMINATION_LOG, progress_file
 from fairlead.decide.jobs.slurm_variables import (
     NODELIST,
@@ -60,7 +60,6 @@ from fairlead.model.claimed.job_claims import claims_of_pod
 from fairlead.model.inventory.spares import with_spares
 
 PEERS_VOLUME = "fairlead-peers"
-CHECKPOINT_VOLUME = "fairlead-checkpoint"
 HOSTFILE = "hostfile"
 
 #: The JSON list of peers is left out when it is longer.
@@ -181,7 +180,10 @@ class PodFactory:
             labels=labels,
             annotations=annotations,
             containers=_prepare(template.spec.containers, shared, mounts),
-            init_containers=_prepare(template.spec.init_containers, shared, mounts),
+            init_containers=(
+                *_gate(job, role, self._policy, shared=shared, mounts=mounts),
+                *_prepare(template.spec.init_containers, shared, mounts),
+            ),
             name_prefix=member_name(job, self._attempt, role.name, 0)[:-1],
             subdomain=subdomain,
         )
@@ -274,6 +276,22 @@ def _prepare(
     return tuple(out)
 
 
+def _gate(
+    job: Job,
+    role: Role,
+    policy: JobsPolicy,
+    *,
+    shared: _SharedEnv,
+    mounts: tuple[VolumeMount, ...],
+) -> tuple[tuple[Container, tuple[EnvVar, ...]], ...]:
+    """Return the container that tests the node, with what members need to find each other."""
+    container = gate_container(job, role, policy)
+    if container is None:
+        return ()
+    needed = (names.PEERS_MOUNT, names.MPI_KEY_MOUNT)
+    return _prepare((container,), shared, tuple(m for m in mounts if m.mount_path in needed))
+
+
 def _gang_variables(job: Job, policy: JobsPolicy) -> dict[str, str]:
     """Return what all members see alike, but for the address of the first one."""
     size, port = str(job.member_count), str(names.MASTER_PORT)
@@ -336,48 +354,6 @@ def _lone_address(name: str, policy: JobsPolicy) -> EnvVar:
     if policy.peer_naming is PeerNaming.DNS:
         return EnvVar(name, "localhost")
     return EnvVar(name, value_from=EnvVarSource(field_ref=FieldSelector("status.podIP")))
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointPlace:
-    """Where checkpoints go: the directory as members see it, and how it gets there."""
-
-    directory: str
-    volume: Volume
-    mount: VolumeMount
-
-
-def checkpoint_volume(job: Job, policy: JobsPolicy) -> CheckpointPlace | None:
-    """Return where the job keeps checkpoints, the same for all attempts; None when nowhere.
-
-    In this order: the job's own path, its claim, a directory under the policy's root. A path of the
-    host is mounted where it is, so that it means the same to a process without a container.
-    """
-    own, uid = job.spec.checkpoint, job.metadata.uid
-    if own is not None and own.path:
-        return _host_path(own.path)
-    if own is not None and own.claim_name:
-        mount = VolumeMount(CHECKPOINT_VOLUME, names.CHECKPOINT_MOUNT, sub_path=f"fairlead/{uid}")
-        source = ClaimVolumeSource(claim_name=own.claim_name)
-        volume = Volume(CHECKPOINT_VOLUME, persistent_volume_claim=source)
-        return CheckpointPlace(names.CHECKPOINT_MOUNT, volume, mount)
-    if policy.checkpoint_root:
-        meta = job.metadata
-        # The uid keeps a later job of the same name from reading what is not its own.
-        own_part = f"{meta.namespace}/{meta.name}-{uid[:8]}"
-        return _host_path(policy.checkpoint_root, own_part)
-    return None
-
-
-def _host_path(path: str, sub_path: str = "") -> CheckpointPlace:
-    """Return a place on the host. A kubelet gives what it makes for `sub_path` the mode of `path`.
-
-    So members of any user may write there if they may write to `path`.
-    """
-    source = HostPathVolumeSource(path=path, type="DirectoryOrCreate")
-    directory = f"{path}/{sub_path}" if sub_path else path
-    mount = VolumeMount(CHECKPOINT_VOLUME, directory, sub_path=sub_path)
-    return CheckpointPlace(directory, Volume(CHECKPOINT_VOLUME, host_path=source), mount)
 
 
 def _volumes(

@@ -11,6 +11,7 @@ from base64 import b64encode
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job, Role
+from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.kubernetes.core import Secret, Volume, VolumeMount
 from fairlead.api.kubernetes.pod_parts import SecretVolumeSource
 from fairlead.decide.jobs.owned import owned_metadata
@@ -20,8 +21,13 @@ KEY_VOLUME = "fairlead-mpi-key"
 
 
 def needs_key(job: Job) -> bool:
-    """True for a gang that starts `fairlead.member.mpirun`: its pods say so, or what they run."""
-    return job.member_count > 1 and any(map(_uses_mpi, job.spec.roles))
+    """True for a gang whose members prove themselves to each other: for `fairlead.member.mpirun`,
+    as its pods say or what they run, or for the test before its program.
+    """
+    if job.member_count == 1:
+        return False
+    is_tested = job.spec.preflight not in (None, PreflightSuite.NONE)
+    return is_tested or any(map(_uses_mpi, job.spec.roles))
 
 
 def _uses_mpi(role: Role) -> bool:

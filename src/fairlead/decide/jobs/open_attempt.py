@@ -6,16 +6,20 @@ Only what is missing, or in trouble, is walked.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from fairlead.api import names
 from fairlead.api.jobs.job import Attempt, Cause, JobState, JobStatus, MemberRestart, RestartPolicy
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.meta import find_condition
 from fairlead.api.values.bounds import MEMBER_RESTARTS_MAX
+from fairlead.api.values.outcomes import MachineOutcome
 from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, PendingEvent
+from fairlead.decide.attempts.record import with_attempt
 from fairlead.decide.attempts.status import StatusDraft
-from fairlead.decide.jobs import failure_cause, members, native, preempted
+from fairlead.decide.jobs import failure_cause, members, native, preempted, preflight
 from fairlead.decide.jobs.actions import (
     Action,
     CreateConfigMap,
@@ -52,6 +56,9 @@ def decide_open_attempt(view: JobView, attempt: Attempt) -> Decision[Action]:
     """Decide about a job whose current attempt has begun and not ended."""
     job, draft = view.job, view.draft
     draft = draft.set(progress=fold_progress(job.status.progress, view.reported))
+    gated = preflight.gate_result(view, attempt)
+    if gated is not None:
+        return Decision(_gate_judged(view, draft, attempt, gated), wake_at=view.late_until or None)
     changed = requeued(job, attempt) or changed_spec(view, attempt)
     if changed is None and view.current.counts[MemberPhase.SUCCEEDED] >= job.member_count:
         return Decision(succeed(view, draft))
@@ -81,6 +88,26 @@ def decide_open_attempt(view: JobView, attempt: Attempt) -> Decision[Action]:
     settle_at = found.until if isinstance(found, Settling) else None
     wake_at = earliest(count_at, settle_at, _wake_at(view, attempt), _yields_at(view))
     return Decision((*actions, *stale), wake_at=wake_at)
+
+
+def _gate_judged(
+    view: JobView, draft: StatusDraft, attempt: Attempt, gated: preflight.GateResult
+) -> tuple[Action, ...]:
+    """Write what the test of the nodes says; where it stopped the gang, the attempt has ended."""
+    if gated.is_stopped and view.now < view.late_until:
+        return ()  # a late pod needs the place: see "The hand-over"
+    record = replace(attempt, preflight=gated.record)
+    draft = draft.set(attempts=with_attempt(draft.status, record).attempts)
+    if not gated.is_stopped:
+        is_bad = gated.record.outcome is MachineOutcome.FAILED
+        reason = EventReason.PREFLIGHT_FAILED if is_bad else EventReason.PREFLIGHT
+        text = f"Goes on, since all pods do: {gated.message}"
+        if not is_bad:
+            text = gated.message[:1].upper() + gated.message[1:]
+        return draft.write(PendingEvent(reason, text))
+    is_bad = gated.record.outcome is MachineOutcome.FAILED
+    reason = EndReason.PREFLIGHT_FAILED if is_bad else EndReason.PREFLIGHT_ERROR
+    return close_attempt(view, draft, AttemptEnd(reason, gated.message, nodes=gated.record.nodes))
 
 
 def _all_started(view: JobView) -> bool:
@@ -175,6 +202,7 @@ def _wake_at(view: JobView, attempt: Attempt) -> float | None:
         starts += [tried_at, refused.ends_at(policy)]
     asked = preempted.ends_at(view)
     closes = closing(view)
+    starts += [preflight.gate_ends_at(view)] if preflight.is_open(attempt) else []
     starts += [closes.ends_at] if closes is not None else []
     back = [parse_time(r.restart_at) for r in view.job.status.member_restarts if r.restart_at]
     return earliest(ends_at, asked, *starts, *lost, *(at for at in back if at > now))

@@ -13,7 +13,7 @@ from enum import Enum
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Progress, owner_reference_of
-from fairlead.api.kubernetes.core import ContainerStatus, Pod
+from fairlead.api.kubernetes.core import ContainerStateTerminated, ContainerStatus, Pod
 from fairlead.api.meta import label_number
 from fairlead.decide.attempts.record import newest_version
 from fairlead.decide.jobs.progress import fold_progress, read_progress
@@ -68,6 +68,8 @@ class MemberPod:
     node: str
     #: The scheduler that was to bind it cannot.
     is_refused: bool = False
+    #: How the test before its program ended; None: it goes on, or there is none.
+    preflight: ContainerStateTerminated | None = None
 
     @property
     def is_native(self) -> bool:
@@ -83,6 +85,17 @@ class MemberPod:
     def uid(self) -> str:
         """The pod's uid."""
         return self.pod.metadata.uid
+
+    @property
+    def is_unchecked(self) -> bool:
+        """True for one that has not started, and whose test has not ended."""
+        return self.phase is MemberPhase.PENDING and self.preflight is None
+
+    @property
+    def is_stopped_by_test(self) -> bool:
+        """True when the test before its program kept it from starting."""
+        ended = self.preflight
+        return self.phase is MemberPhase.FAILED and ended is not None and ended.exit_code != 0
 
     @property
     def is_terminal(self) -> bool:
@@ -103,6 +116,14 @@ def container_statuses(pod: Pod) -> Iterator[ContainerStatus]:
     """Yield the statuses of init containers, then of the others."""
     yield from pod.status.init_container_statuses
     yield from pod.status.container_statuses
+
+
+def preflight_end(pod: Pod) -> ContainerStateTerminated | None:
+    """Return how the test before the program ended; None: it goes on, or there is none."""
+    for status in pod.status.init_container_statuses:
+        if status.name == names.PREFLIGHT_CONTAINER:
+            return status.state.terminated
+    return None
 
 
 def start_error(pod: Pod) -> ContainerStatus | None:
@@ -137,6 +158,7 @@ def read_member(pod: Pod) -> MemberPod:
         has_start_error=phase is MemberPhase.PENDING and start_error(pod) is not None,
         node=node_of(pod.spec),
         is_refused=refusal_of(pod) is not None,
+        preflight=preflight_end(pod),
     )
 
 
@@ -159,6 +181,8 @@ class AttemptPods:
     addressed_count: int = 0
     #: How many are on a node, not only meant for one.
     bound_count: int = 0
+    #: How many have not started, and no result of the test before that.
+    unchecked_count: int = 0
     #: When a member was last seen to start; None: not by this process.
     start_seen_at: float | None = field(default=None, compare=False)
 
@@ -173,6 +197,7 @@ class AttemptPods:
         self.counts[member.phase] += 1
         self.addressed_count += bool(member.pod.status.pod_ip)
         self.bound_count += bool(member.pod.spec.node_name)
+        self.unchecked_count += member.is_unchecked
         if member.is_troubled:
             self.troubled[member.name] = None
         else:
@@ -189,6 +214,7 @@ class AttemptPods:
         self.counts[old.phase] -= 1
         self.addressed_count -= bool(old.pod.status.pod_ip)
         self.bound_count -= bool(old.pod.spec.node_name)
+        self.unchecked_count -= old.is_unchecked
 
     @property
     def live_count(self) -> int:

@@ -79,6 +79,12 @@ class JobsPolicy:
     grace_period_seconds_max: int = 300
     #: So long before the maintenance that its provider announced a gang leaves a node.
     maintenance_drain_seconds: float = 300.0
+    #: Image of the container that tests nodes before a program, and what starts it there. "": the
+    #: node runs programs of the machine. None: there is none, and nothing is tested.
+    preflight_image: str | None = ""
+    preflight_command: tuple[str, ...] = ("fairlead",)
+    #: A gang of which some members were stopped by that test waits so long for the others' results.
+    preflight_patience_seconds: float = 15.0
     keep_finished_pods_seconds: float = 3600.0
     #: Ended jobs without a time of their own are deleted after so long, and the oldest of a
     #: namespace beyond so many. None: they stay.

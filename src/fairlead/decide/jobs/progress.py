@@ -85,7 +85,8 @@ def read_progress(pod: Pod) -> Progress | None:
     found = _annotated(pod.metadata.annotations.get(names.PROGRESS))
     for status in (*pod.status.init_container_statuses, *pod.status.container_statuses):
         ended = status.state.terminated
-        if ended is not None and ended.message:
+        is_test = status.name == names.PREFLIGHT_CONTAINER
+        if ended is not None and ended.message and not is_test:
             found = fold_progress(found, _last_words(ended.message, ended.finished_at))
     return found
 

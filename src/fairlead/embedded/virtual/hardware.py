@@ -10,18 +10,21 @@ flaky     every other pod leaves no result
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+
+from msgspec.structs import replace
 
 from fairlead.api.cluster.machine_result import (
     Figure,
     MachineFinding,
     MachineOutcome,
+    PairMeasure,
     SuiteResult,
     encode_result,
 )
-from fairlead.api.cluster.node_suites import Better, MachineTest, Suite, suites
+from fairlead.api.cluster.node_suites import Better, MachineTest, Suite, gang_suite, suites
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import NODE_TEST
 from fairlead.api.values.quantity import is_gpu
@@ -30,6 +33,7 @@ from fairlead.embedded.virtual.profile import HardwareSpec
 #: Of the time that a suite may take, how much it takes.
 _TIME_SHARE = 0.15
 _NOISE, _SLOW = 0.01, 0.5
+_SLOW_LINK = 0.2
 _TYPICAL = {"B/s": 1e10, "1/s": 1e3, "s": 1e-3}
 _GPU_PREFIX = "gpu-"
 
@@ -81,15 +85,46 @@ class Hardware:
         seconds = suite.seconds * _TIME_SHARE
         if quality is Quality.FLAKY and self._rng(f"{node}/{pod.metadata.uid}").random() < 0.5:
             return EndedTestPod(seconds, "")
-        measured = tuple(self._measured(suite, pod, node, quality))
+        measured = tuple(self._measured(suite, pod, node, quality=quality))
         result = SuiteResult(suite.name, measured, versions={"kernel": "simulated"})
         return EndedTestPod(seconds, encode_result(result).decode())
+
+    def hangs(self, node: str) -> bool:
+        """True for a machine whose tests never end."""
+        return self.quality(node) is Quality.HANGING
+
+    def in_gang(self, pod: Pod, node: str) -> SuiteResult | None:
+        """Return what a member of a gang finds on its own node; None: nothing."""
+        quality = self.quality(node)
+        is_out = quality is Quality.FLAKY and self._rng(f"{node}/{pod.metadata.uid}").random() < 0.5
+        if quality is Quality.HANGING or is_out:
+            return None
+        suite = gang_suite()
+        return SuiteResult(suite.name, tuple(self._measured(suite, pod, node, quality=quality)))
+
+    def met(
+        self, results: Mapping[int, SuiteResult], pairs: Iterable[tuple[int, int]],
+        nodes: Sequence[str],
+    ) -> dict[int, SuiteResult]:  # fmt: skip
+        """Return the results with what pairs of ranks measure between them."""
+        out = dict(results)
+        for client, server in pairs:
+            if client not in out or server not in out:
+                continue
+            qualities = (self.quality(nodes[client]), self.quality(nodes[server]))
+            share = _SLOW_LINK if Quality.SLOW in qualities else 1.0
+            drawn = self._rng(f"{nodes[client]}/{nodes[server]}").uniform(-_NOISE, _NOISE)
+            rate = float(f"{_TYPICAL['B/s'] * share * (1.0 + drawn):.4g}")
+            for rank, peer in ((client, server), (server, client)):
+                measure = PairMeasure(peer, rate, 5e-5)
+                out[rank] = replace(out[rank], pairs=(*out[rank].pairs, measure))
+        return out
 
     def _rng(self, of: str) -> random.Random:
         return random.Random(f"hardware/{self.spec.seed}/{of}")  # noqa: S311 # a model, no secret
 
     def _measured(
-        self, suite: Suite, pod: Pod, node: str, quality: Quality
+        self, suite: Suite, pod: Pod, node: str, *, quality: Quality
     ) -> Iterator[MachineFinding]:
         has_gpus = any(
             is_gpu(name) for each in pod.spec.containers for name in each.resources.limits

@@ -25,6 +25,7 @@ from fairlead.api.kubernetes.core import GRACE_SECONDS_DEFAULT, ConfigMap, Pod
 from fairlead.api.kubernetes.image_names import images_of
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.embedded.virtual.config_waits import ConfigWaits
+from fairlead.embedded.virtual.gates import GangGates
 from fairlead.embedded.virtual.hardware import Hardware
 from fairlead.embedded.virtual.profile import PodState, Profile
 from fairlead.embedded.virtual.pulls import ImagePulls
@@ -73,6 +74,7 @@ class PodLives:
         self._profile = profile
         self._sampler = StageSampler(profile)
         self._hardware = Hardware(profile.hardware)
+        self._gates = GangGates(self._hardware)
         self._clock = clock
         self._rng = rng
         self._config = ConfigWaits(maps)
@@ -113,6 +115,7 @@ class PodLives:
         self._over(record, PodState.GONE)
         record.wants = Want.NOTHING
         record.node.pods.pop(uid, None)
+        self._gates.remove(record)
         if self._by_key.get(record.pod.metadata.key) is record:
             del self._by_key[record.pod.metadata.key]
         if record.address:
@@ -183,6 +186,7 @@ class PodLives:
         self._by_uid[record.uid] = record
         self._by_key[pod.metadata.key] = record
         node.pods[record.uid] = record
+        self._gates.add(record)
         if pod.is_terminal:
             record.state = PodState(pod.status.phase)
             record.begun = True
@@ -252,12 +256,7 @@ class PodLives:
     def _continue(self, record: PodRecord) -> None:
         """A pod that ran already when this process started: its time went on."""
         record.begun = True
-        record.started_at = record.bound_at
-        for status in record.pod.status.container_statuses:
-            record.restart_count = max(record.restart_count, status.restart_count)
-            running = status.state.running
-            if running is not None and running.started_at:
-                record.started_at = parse_time(running.started_at)
+        record.take_run()
         record.state = PodState.RUNNING
         record.changed_at = record.started_at
         self._set_deadline(record)
@@ -280,10 +279,20 @@ class PodLives:
             return
         self._config.leave(record)
         self._address(record)
-        if record.stage.next.state is PodState.FAILED:
+        if (due_at := self._gates.begin(record, self._clock.now())) is not None:
+            self._at(record, due_at, self._gate_due)
+            self._want(record, Want.STATUS)
+        elif record.stage.next.state is PodState.FAILED:
             self._finish_stage(record)
         else:
             self._run(record)
+
+    def _gate_due(self, record: PodRecord) -> None:
+        if self._gates.has_passed(record, self._clock.now()):
+            self._try_start(record)
+        else:
+            self._over(record, PodState.FAILED)
+            self._want(record, Want.STATUS)
 
     def _run(self, record: PodRecord) -> None:
         record.state = PodState.RUNNING
@@ -310,12 +319,8 @@ class PodLives:
             end_at = max(record.started_at + seconds, now)
             record.stage_at = self._at_speed(record, end_at)
             self._at(record, record.stage_at, self._finish_stage)
-        reports = spec is not None and (
-            spec.all_members or record.pod.metadata.labels.get(names.RANK, "0") == "0"
-        )
-        if spec is not None and reports:
-            per_step = spec.step_seconds
-            record.step = resumed + int((now - record.started_at) / per_step)
+        if spec is not None and (spec.all_members or record.is_first):
+            record.step = resumed + int((now - record.started_at) / spec.step_seconds)
             self._schedule_progress(record)
 
     def _schedule_test(self, record: PodRecord) -> None:
@@ -324,22 +329,17 @@ class PodLives:
         answer = self._hardware.answer(record.pod, record.node.name)
         if answer is not None:
             end_at = max(record.started_at + answer.seconds, self._clock.now())
-            self._at(record, end_at, partial(self._finish_test, answer.message))
-
-    def _finish_test(self, message: str, record: PodRecord) -> None:
-        self._finish(record, 0 if message else 1, message=message)
+            code, text = 0 if answer.message else 1, answer.message
+            self._at(record, end_at, lambda each: self._finish(each, code, message=text))
 
     def _schedule_progress(self, record: PodRecord) -> None:
         """Set the timer of the next report: at the next checkpoint that is not too soon."""
         spec = self._profile.progress
         if spec is None:
             return
-        every, per_step = spec.checkpoint_every_steps, spec.step_seconds
-        steps = every - record.step % every
-        while steps * per_step < spec.report_seconds_min:
-            steps += every
+        steps = spec.steps_to_report(record.step)
         record.step_next = record.step + steps
-        record.step_at = self._at_speed(record, self._clock.now() + steps * per_step)
+        record.step_at = self._at_speed(record, self._clock.now() + steps * spec.step_seconds)
         self._at(record, record.step_at, self._progress_due)
 
     def _progress_due(self, record: PodRecord) -> None:

@@ -127,6 +127,16 @@ class ProgressSpec(Section, frozen=True):
     report_seconds_min: float = 10.0
     all_members: bool = False
 
+    def steps_to_report(self, step: int) -> int:
+        """Return after how many steps the next report is due: at the next checkpoint that is not
+        too soon.
+        """
+        every = self.checkpoint_every_steps
+        steps = every - step % every
+        while steps * self.step_seconds < self.report_seconds_min:
+            steps += every
+        return steps
+
 
 class UseSpec(Section, frozen=True):
     """Which share of its requests a pod uses: of processors all the time, of memory at its peak and

@@ -10,9 +10,10 @@ from typing import Any, assert_never
 
 from fairlead.api import names
 from fairlead.api.jobs.use import MemberUse, encode_use
-from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.kubernetes.core import Container, Node, Pod
 from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.api.values import quantity
+from fairlead.api.values.times import parse_time
 from fairlead.embedded.virtual.profile import PodState, Stage, UseSpec
 from fairlead.embedded.virtual.status import (
     ContainerNow,
@@ -110,6 +111,9 @@ class PodRecord:
     started_at: float = 0.0
     restart_count: int = 0
     ended: Terminated | None = None
+    #: The test of the node before the program: since when, and how it ended.
+    gate_at: float = 0.0
+    gate: Terminated | None = None
     reason: str = ""
     message: str = ""
     disrupted: str = ""
@@ -127,6 +131,36 @@ class PodRecord:
     def uid(self) -> str:
         """The pod's uid."""
         return self.pod.metadata.uid
+
+    def take_run(self) -> None:
+        """Take from the pod's status since when it runs, and how often it was restarted."""
+        self.started_at = self.bound_at
+        for status in self.pod.status.container_statuses:
+            self.restart_count = max(self.restart_count, status.restart_count)
+            running = status.state.running
+            if running is not None and running.started_at:
+                self.started_at = parse_time(running.started_at)
+
+    @property
+    def is_first(self) -> bool:
+        """True for the first member of a gang, and for a pod of none."""
+        return self.pod.metadata.labels.get(names.RANK, "0") == "0"
+
+    @property
+    def has_gate(self) -> bool:
+        """True for a pod that tests its node before its program."""
+        return self._gate_container is not None
+
+    @property
+    def wants_network(self) -> bool:
+        """True for one that also tests the connections of its gang."""
+        found = self._gate_container
+        return found is not None and "network" in found.command
+
+    @property
+    def _gate_container(self) -> Container | None:
+        found = (each for each in self.pod.spec.init_containers)
+        return next((each for each in found if each.name == names.PREFLIGHT_CONTAINER), None)
 
     @property
     def is_over(self) -> bool:
@@ -164,6 +198,10 @@ def status_patch(record: PodRecord, waits_for: str, use: UseSpec | None = None) 
             replace(one, name=c.name, image=c.image, image_id=_image_id(state, c.image))
             for c in record.pod.spec.containers
         )
+    inits: tuple[ContainerNow, ...] = ()
+    if record.gate_at:
+        gate = record.gate or Running(record.gate_at)
+        inits = (ContainerNow(names.PREFLIGHT_CONTAINER, "", gate),)
     now = PodNow(
         phase,
         containers,
@@ -175,6 +213,7 @@ def status_patch(record: PodRecord, waits_for: str, use: UseSpec | None = None) 
         record.message,
         record.disrupted,
         _use_text(record, use),
+        inits,
     )
     return pod_patch(record.pod, now)
 
@@ -197,7 +236,8 @@ def _phase(record: PodRecord, waits_for: str) -> tuple[PodPhase, ContainerStateN
         case PodState.BOUND if record.image_error:
             return PodPhase.PENDING, Waiting("ErrImagePull", record.image_error)
         case PodState.BOUND:
-            return PodPhase.PENDING, Waiting("ContainerCreating", waits_for)
+            why = "PodInitializing" if record.gate_at else "ContainerCreating"
+            return PodPhase.PENDING, Waiting(why, waits_for)
         case PodState.BACK_OFF:
             message = "the container ended and waits to be restarted"
             return PodPhase.RUNNING, Waiting("CrashLoopBackOff", message)

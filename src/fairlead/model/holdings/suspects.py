@@ -1,5 +1,8 @@
 """Signs that a node may fail: an attempt lost it, it came back from an outage, it reports faults.
 
+What the test before a gang's program says comes from the pods of its user, who may say what he
+likes. So of each team only the latest few such signs count.
+
 All of them are read from objects (records of attempts, the node's condition and report), so each
 process finds the same nodes, and no state has to be kept beside the objects.
 """
@@ -20,8 +23,12 @@ from fairlead.model.gang.gangs import JobKey
 START_SECONDS = 1800.0
 #: Nodes that are suspected at a time: those with the latest signs.
 SUSPECTS_MAX = 1000
+#: Of each team, or of a namespace without one: nodes that its own gangs' tests condemn.
+TESTED_MAX = 8
 #: In the place of a job: the node's own condition, and the report of its agent.
 _NODE, _REPORT = ("", ""), ("", "report")
+#: In the place of a job's name, which is never empty.
+_TESTS = ""
 
 
 class SuspectTable:
@@ -31,13 +38,45 @@ class SuspectTable:
         #: By node: the instant of the sign of each job, and under _NODE and _REPORT of its own.
         self._signs: dict[str, dict[JobKey, float]] = {}
         self._of_job: dict[JobKey, dict[str, float]] = {}
+        #: What tests of gangs say, by team and by job.
+        self._tested: dict[str, dict[JobKey, dict[str, float]]] = {}
+        self._team_of: dict[JobKey, str] = {}
 
     def put_job(self, key: JobKey, job: Job | None) -> None:
         """Take in the attempts of a job; None: it is gone."""
+        self._put_tests(key, job)
         found = _lost(job) if job is not None and job.status.attempts else None
         if not found and key not in self._of_job:
             return
-        found, before = found or {}, self._of_job.get(key, {})
+        self._replace(key, found or {})
+
+    def _put_tests(self, key: JobKey, job: Job | None) -> None:
+        """Take in the nodes that failed the tests of a job."""
+        found = _failed_tests(job) if job is not None else {}
+        team = self._team_of.pop(key, None)
+        if team is not None:
+            self._tested[team].pop(key)
+            self._count_tests(team)
+        if job is None or not found:
+            return
+        team = next((f"team/{each.team}" for each in job.status.attempts if each.team), key[0])
+        self._team_of[key] = team
+        self._tested.setdefault(team, {})[key] = found
+        self._count_tests(team)
+
+    def _count_tests(self, team: str) -> None:
+        """Keep of what the tests of a team say the latest few nodes."""
+        latest: dict[str, float] = {}
+        for found in self._tested[team].values():
+            for node, at in found.items():
+                latest[node] = max(at, latest.get(node, at))
+        if not self._tested[team]:
+            del self._tested[team]
+        kept = sorted(latest, key=lambda node: (-latest[node], node))[:TESTED_MAX]
+        self._replace((team, _TESTS), {node: latest[node] for node in kept})
+
+    def _replace(self, key: JobKey, found: dict[str, float]) -> None:
+        before = self._of_job.get(key, {})
         if found == before:
             return
         for node in before:
@@ -93,7 +132,20 @@ def _lost(job: Job) -> dict[str, float]:
     for attempt in job.status.attempts:
         at = _instant(attempt.finished_at) if attempt.nodes_lost else None
         if at is not None:
-            out.update(dict.fromkeys(attempt.nodes_lost, at))
+            tested = attempt.preflight.nodes if attempt.preflight is not None else ()
+            lost = [node for node in attempt.nodes_lost if node not in tested]
+            out.update(dict.fromkeys(lost, at))
+    return out
+
+
+def _failed_tests(job: Job) -> dict[str, float]:
+    """Return when nodes failed the tests before a job's program, the latest time for each."""
+    out: dict[str, float] = {}
+    for attempt in job.status.attempts:
+        record = attempt.preflight
+        at = _instant(record.ended_at) if record is not None and record.nodes else None
+        if record is not None and at is not None:
+            out.update(dict.fromkeys(record.nodes, at))
     return out
 
 

@@ -12,6 +12,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.values.times import parse_time
 from fairlead.cli.views.jobs import waiting
 from fairlead.cli.views.words import reason_words
+from fairlead.decide.jobs.preflight import tested_words
 
 WIDTH = 1_000
 #: Of the picture: the least width of what took no time to speak of.
@@ -84,11 +85,12 @@ def _spans(job: Job) -> Iterator[Span]:
 
 def _of_attempt(attempt: Attempt, begun: float) -> Iterator[Span]:
     started, ended = _instant(attempt.started_at), _instant(attempt.finished_at)
-    words = ending_words(attempt)
+    words, tested = ending_words(attempt), tested_words(attempt)
+    until = "until all members run" + (f"; nodes: {tested}" if tested else "")
     if started is None:
-        yield Span(SpanKind.STARTS, begun, ended, words or "until all members run", attempt.number)
+        yield Span(SpanKind.STARTS, begun, ended, words or until, attempt.number)
         return
-    yield Span(SpanKind.STARTS, begun, started, "until all members run", attempt.number)
+    yield Span(SpanKind.STARTS, begun, started, until, attempt.number)
     yield Span(SpanKind.RUNS, started, ended, words or "all members run", attempt.number)
 
 

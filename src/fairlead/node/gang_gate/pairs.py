@@ -1,0 +1,180 @@
+"""What two members measure between them: round trips, then data in one direction, compared on
+arrival.
+
+One of them listens, and the other one connects and shows the token of this meeting, a MAC by the
+key of the attempt; the listener answers with another one. Everything blocks, with a time-out, so it
+runs in a thread.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import suppress
+from hmac import compare_digest
+from time import monotonic, perf_counter
+
+from fairlead.api.cluster.machine_result import PairMeasure
+from fairlead.member.gang_link import Gang, is_loopback
+
+CHUNK_BYTES = 1 << 18
+#: Of one direction; the best of `REPEATS` counts.
+SECONDS, REPEATS = 0.2, 3
+ROUND_TRIPS = 20
+#: How long one meeting may take.
+MEETING_SECONDS_MAX = 4.0
+#: A connection that shows no token within this time is a stranger's.
+_TOKEN_SECONDS = 0.5
+_LENGTH_BYTES = 8
+_PING = b"p" * 64
+_DATA = random.Random(20261107).randbytes(CHUNK_BYTES)  # noqa: S311 # a pattern, no secret
+
+
+class MeetingFailed(Exception):
+    """The two did not measure; it says nothing about hardware."""
+
+
+def listen(address: str) -> socket.socket:
+    """Return a socket for meetings on a port that the system gives out; OSError."""
+    host = address if is_loopback(address) else ""
+    if host or not socket.has_dualstack_ipv6():
+        return socket.create_server((host, 0))
+    return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+
+
+def token(gang: Gang, side: str, *, number: int, client: int, server: int) -> bytes:
+    """Return what one side of a meeting shows the other one."""
+    return gang.mac("pair", side, str(number), str(client), str(server))
+
+
+def serve(
+    gang: Gang, listener: socket.socket, number: int, client: int, *, data: bytes = _DATA
+) -> PairMeasure:
+    """Wait for the client of a meeting, and measure what it sends; `data` is what is expected."""
+    deadline = monotonic() + MEETING_SECONDS_MAX
+    try:
+        with _accept(gang, listener, number=number, client=client, deadline=deadline) as found:
+            found.settimeout(MEETING_SECONDS_MAX)
+            for _ in range(ROUND_TRIPS):
+                found.sendall(_exactly(found, len(_PING)))
+            rates, is_wrong = list[float](), False
+            for _ in range(REPEATS):
+                rate, was_wrong = _receive(found, data, deadline)
+                rates.append(rate)
+                is_wrong |= was_wrong
+            return PairMeasure(client, max(rates), is_wrong=is_wrong)
+    except (OSError, MeetingFailed) as error:
+        return PairMeasure(client, error=_words(error))
+
+
+def meet(
+    gang: Gang, address: str, port: int, *, number: int, server: int, data: bytes = _DATA
+) -> PairMeasure:
+    """Connect to the server of a meeting, and measure what is sent to it."""
+    deadline = monotonic() + MEETING_SECONDS_MAX
+    try:
+        with _connect(address, port, deadline) as found:
+            found.settimeout(MEETING_SECONDS_MAX)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            found.sendall(token(gang, "client", number=number, client=gang.rank, server=server))
+            _check(found, token(gang, "server", number=number, client=gang.rank, server=server))
+            trips = list[float]()
+            for _ in range(ROUND_TRIPS):
+                started = perf_counter()
+                found.sendall(_PING)
+                _exactly(found, len(_PING))
+                trips.append(perf_counter() - started)
+            rates, is_wrong = list[float](), False
+            for _ in range(REPEATS):
+                rate, was_wrong = _send(found, data, deadline)
+                rates.append(rate)
+                is_wrong |= was_wrong
+            return PairMeasure(server, _rounded(max(rates)), _rounded(min(trips)), is_wrong)
+    except (OSError, MeetingFailed) as error:
+        return PairMeasure(server, error=_words(error))
+
+
+def _accept(
+    gang: Gang, listener: socket.socket, *, number: int, client: int, deadline: float
+) -> socket.socket:
+    """Return the connection of the client; strangers are turned away."""
+    wanted = token(gang, "client", number=number, client=client, server=gang.rank)
+    while (left := deadline - monotonic()) > 0:
+        listener.settimeout(left)
+        found, _ = listener.accept()
+        found.settimeout(min(_TOKEN_SECONDS, left))
+        with suppress(OSError, MeetingFailed):
+            _check(found, wanted)
+            found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            found.sendall(token(gang, "server", number=number, client=client, server=gang.rank))
+            return found
+        found.close()
+    raise MeetingFailed("the other member did not come")
+
+
+def _check(found: socket.socket, wanted: bytes) -> None:
+    if not compare_digest(_exactly(found, len(wanted)), wanted):
+        raise MeetingFailed("what listens there is not the member")
+
+
+def _connect(address: str, port: int, deadline: float) -> socket.socket:
+    left = max(0.1, deadline - monotonic())
+    return socket.create_connection((address, port), timeout=left)
+
+
+def _receive(found: socket.socket, data: bytes, deadline: float) -> tuple[float, bool]:
+    """Return bytes per second until the sender stops, and whether any of them were changed."""
+    buffer, total, is_wrong, started = bytearray(len(data)), 0, False, 0.0
+    view = memoryview(buffer)
+    while True:
+        length = int.from_bytes(_exactly(found, _LENGTH_BYTES))
+        started = started or perf_counter()
+        if not length:
+            break
+        if length != len(data) or monotonic() > deadline:
+            raise MeetingFailed("the other member sends something else")
+        got = 0
+        while got < length:
+            count = found.recv_into(view[got:])
+            if not count:
+                raise MeetingFailed("the other member is gone")
+            got += count
+        is_wrong |= bytes(view) != data
+        total += length
+    seconds = max(perf_counter() - started, 1e-9)
+    found.sendall(bytes([is_wrong]))
+    return total / seconds, is_wrong
+
+
+def _send(found: socket.socket, data: bytes, deadline: float) -> tuple[float, bool]:
+    """Send for some time; return bytes per second, and whether any arrived changed."""
+    head, total, started = len(data).to_bytes(_LENGTH_BYTES), 0, perf_counter()
+    while perf_counter() - started < SECONDS or not total:
+        if monotonic() > deadline:
+            raise MeetingFailed("it took too long")
+        found.sendall(head)
+        found.sendall(data)
+        total += len(data)
+    found.sendall(bytes(_LENGTH_BYTES))
+    is_wrong = _exactly(found, 1) != b"\0"
+    return total / (perf_counter() - started), is_wrong
+
+
+def _exactly(found: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        more = found.recv(count - len(data))
+        if not more:
+            raise MeetingFailed("the other member is gone")
+        data += more
+    return data
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _words(error: OSError | MeetingFailed) -> str:
+    if isinstance(error, TimeoutError):
+        return "the other member did not answer in time"
+    return f"{error}"[:100] or type(error).__name__

@@ -1,0 +1,92 @@
+"""The test of a gang's nodes before its program, in real containers of real kubelets."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.kubernetes.nodes.running import IMAGE, MOST_OF_A_NODE, places, pods, submit, until
+from tools.cluster.cluster import Cluster
+from tools.cluster.jobs import Client
+
+pytestmark = pytest.mark.kubernetes
+GATE = "fairlead-preflight"
+
+
+def _gate(pod: dict[str, Any]) -> dict[str, Any]:
+    [status] = pod["status"]["initContainerStatuses"]
+    assert status["name"] == GATE
+    return dict(status["state"])
+
+
+def test_a_gang_on_two_nodes_measures_cpu_memory_and_its_connection_before_its_program(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    options = ("--nodes", "2", "--cpus", MOST_OF_A_NODE, "--preflight", "network")
+    submit(client, tmp_path, "echo began", "--name", "gate", *options)
+    job = client.until_state("gate", "Succeeded", "Failed")
+    assert job["status"]["state"] == "Succeeded", job["status"]
+    assert job["status"]["attempt"] == 1, job["status"]["attempts"]
+    found = pods(cluster, "gate")
+    assert len({pod["spec"]["nodeName"] for pod in found}) == 2
+    for pod in found:
+        [container] = pod["spec"]["initContainers"]
+        assert container["securityContext"]["runAsNonRoot"] is True
+        assert container["resources"] == pod["spec"]["containers"][0]["resources"]
+        ended = _gate(pod)["terminated"]
+        assert ended["exitCode"] == 0, ended
+        result = json.loads(ended["message"])
+        outcomes = {each["test"]: each["outcome"] for each in result["measured"]}
+        assert (outcomes["cpu"], outcomes["memory"]) == ("Passed", "Passed"), result
+        [pair] = result["pairs"]
+        assert pair["bytesPerSecond"] > 1e6, result
+    [attempt] = job["status"]["attempts"]
+    assert attempt["preflight"]["outcome"] == "Passed", attempt
+    assert attempt["preflight"]["suite"] == "Network"
+    assert "Passed before the start (network)" in client.run("why", "gate")
+
+
+def test_a_test_that_is_killed_ends_the_attempt_and_the_next_one_starts_without_it(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    options = ("--nodes", "2", "--cpus", MOST_OF_A_NODE, "--preflight", "quick")
+    submit(client, tmp_path, "echo began", "--name", "killed", *options)
+
+    def tests() -> bool:
+        states = [
+            each["state"] for pod in pods(cluster, "killed")
+            for each in pod["status"].get("initContainerStatuses", ())
+        ]  # fmt: skip
+        return len(states) == 2 and all("running" in state for state in states)
+
+    until("both members are in the test", tests)
+    first = next(
+        pod["metadata"]["name"] for pod in pods(cluster, "killed")
+        if pod["metadata"]["labels"]["fairlead.dev/index"] == "1"
+    )  # fmt: skip
+    kill = "import os, signal; os.kill(1, signal.SIGTERM)"
+    cluster.kubectl("exec", first, "-c", GATE, "--", "python", "-c", kill)
+    job = client.until_state("killed", "Succeeded", "Failed")
+    assert job["status"]["state"] == "Succeeded", job["status"]
+    ended, last = job["status"]["attempts"]
+    assert ended["reason"] == "PreflightError", ended
+    assert ended.get("cause") is None
+    assert last.get("preflight") is None
+    assert job["status"].get("infrastructureFailures", 0) == 0
+
+
+def test_the_test_has_an_image_of_its_own_and_the_program_its_own_exit_code(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    """The container of the test has an image of its own, so that of the user needs nothing."""
+    submit(client, tmp_path, "exit 3", "--name", "bare", "--preflight", "quick")
+    job = client.until_state("bare", "Succeeded", "Failed")
+    [attempt] = job["status"]["attempts"]
+    assert attempt["preflight"]["outcome"] == "Passed", attempt
+    assert (attempt["reason"], attempt["exitCode"]) == ("ExitCode", 3)
+    [pod] = pods(cluster, "bare")
+    images = [each["image"] for each in pod["spec"]["initContainers"]]
+    assert images != [IMAGE], "it is not the user's"
+    assert places(job) == [] or pod["spec"]["nodeName"]
