@@ -24,6 +24,7 @@ from tests.unit.history.contract import (
     check_logs,
     check_queries,
     check_replacing,
+    check_runs,
     check_use,
     log,
     logs_of,
@@ -94,6 +95,10 @@ async def test_use_is_kept_once_also_in_a_database_that_lacked_it(
     later = _store(server)
     await check_use(later)
     await later.close()
+
+
+async def test_runs_are_listed(store: PostgresStore) -> None:
+    await check_runs(store)
 
 
 async def test_queries_select_and_give_the_latest_end_first(store: PostgresStore) -> None:

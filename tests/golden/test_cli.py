@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from msgspec.structs import replace as with_
 from tests.golden.cli_golden import check
 from tests.golden.cli_world import NOW, WorldApi, ago, jobs, nodes, running
 
@@ -28,18 +29,27 @@ from fairlead.api.cluster.node_pool import (
     ScaleDown,
     UnavailableDomain,
 )
+from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Nomination, Preemption, PreemptionKind, RolePlacement
+from fairlead.api.jobs.run_facts import (
+    ListedMetric,
+    RunFacts,
+    RunMetric,
+    RunSource,
+    RunSummary,
+)
 from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.values.quantity import resources_to_base
 from fairlead.api.values.times import parse_time
-from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, PartHealth
+from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, PartHealth, RunLine
 from fairlead.app.run_file import RunningCluster
 from fairlead.app.settings import Settings
 from fairlead.cli.app import ENTRIES, cli
 from fairlead.cli.commands import history as history_view
 from fairlead.cli.connection.common import Format, dump
-from fairlead.cli.formats.table import render_table
+from fairlead.cli.formats.csv_table import as_csv
+from fairlead.cli.formats.table import Column, render_table
 from fairlead.cli.job_request.jobspec import (
     Origin,
     Program,
@@ -49,13 +59,16 @@ from fairlead.cli.job_request.jobspec import (
     to_manifest,
 )
 from fairlead.cli.job_request.request import JobRequest, Target
+from fairlead.cli.job_request.run_flags import RunRequest
 from fairlead.cli.main import guarded
 from fairlead.cli.submitting.fit import check_fit, shape_text
 from fairlead.cli.views import cluster as cluster_view
 from fairlead.cli.views import fleet as fleet_view
 from fairlead.cli.views import jobs as jobs_view
 from fairlead.cli.views import nodes as nodes_view
+from fairlead.cli.views import runs as runs_view
 from fairlead.cli.views.plan import plan_lines, submitted_line
+from fairlead.terminal import joined
 from fairlead.testing.builders import make_job, make_node
 
 ROOT = Path(__file__).parents[2]
@@ -269,6 +282,67 @@ def test_a_pool_with_a_price_idle_nodes_and_a_launch_without_an_answer() -> None
         ),
     )  # fmt: skip
     check("tables/fleet-why.txt", fleet_view.pool_why(pool, Fleet(), NOW))
+
+
+def _run(name: str, run: RunSummary, *, seconds: int = 90, state: str = "Succeeded") -> RunLine:
+    ended = None if state == "Running" else round(NOW * 1000) - 60_000
+    began = round(NOW * 1000) - 60_000 - seconds * 1000
+    return RunLine(f"u-{name}", "default", name, state, "ana", began, ended, run)
+
+
+RUNS = [
+    _run("train-3", RunSummary(("sweep1",), {"lr": "0.1", "opt": "adam"}), state="Running"),
+    _run("train-10", RunSummary(
+        ("sweep1", "b"), {"lr": "1e-2", "opt": "adam"},
+        {"acc": ListedMetric(0.91, 0.1, 0.95), "loss": ListedMetric(None, 0.25, 2)},
+        "a \x1b]0;title\x07</script>", "c0ffee" * 6,
+    )),
+    _run("train-2", RunSummary(
+        (), {"lr": "0.5", "opt": "adam"}, {"acc": ListedMetric(0.12345678, 0.1, 0.5)}, "=1+1",
+    ), seconds=7_200, state="Failed"),
+]  # fmt: skip
+
+
+def test_runs() -> None:
+    def table(lines: list[RunLine], keys: list[str]) -> str:
+        return render_table(runs_view.run_columns(keys), runs_view.run_rows(lines, keys, NOW))
+
+    keys = runs_view.default_columns(RUNS, with_namespace=False)
+    check("tables/runs.txt", table(RUNS, keys))
+    chosen = ["name", "ended", "user", "acc.min", "acc.max", "commit", "note"]
+    ordered = runs_view.sorted_runs(RUNS, "-acc", NOW)
+    assert [line.name for line in ordered] == ["train-10", "train-2", "train-3"]
+    check("tables/runs-columns.txt", table(ordered, chosen))
+    by_rate = runs_view.sorted_runs(RUNS, "lr", NOW)
+    assert [line.name for line in by_rate] == ["train-10", "train-3", "train-2"]
+    rows = [[runs_view.value_of(line, key, NOW) for key in chosen] for line in RUNS]
+    check("tables/runs.csv", as_csv(chosen, rows))
+
+
+def _run_job(name: str, rate: str, source: RunSource, facts: RunFacts) -> Job:
+    request = JobRequest(run=RunRequest((("lr", rate),), ("sweep1",), "by hand"))
+    origin = Origin("/home/ana", "ana", {}, source=source)
+    job = build_job(name, request, Program(("python", "train.py")), origin)
+    status = with_(job.status, state="Succeeded", attempt=1, run=facts, started_at=ago(600),
+                   finished_at=ago(60))  # fmt: skip
+    return with_(job, status=status, metadata=with_(job.metadata, namespace="default"))
+
+
+def test_one_run_and_two_side_by_side() -> None:
+    loss = RunMetric(0.25, 99, 100, 0.25, 2.0, (0, 33, 66, 99), (2.0, 1.0, 0.5, 0.25))
+    first = _run_job(
+        "train-1", "0.1", RunSource("c0ffee" * 6, "main", ("train.py",), "-a\n+b\n"),
+        RunFacts({"batch": "32"}, {"loss": loss, "bad": RunMetric(count=3)}, "noted", True),
+    )  # fmt: skip
+    second = _run_job("train-2", "0.2", RunSource("beef" * 10, "main"), RunFacts())
+    text = joined(runs_view.run_text(first, NOW))
+    check("tables/runs-show.txt", text)
+    found = runs_view.differences([first, second], everything=False)
+    columns = [Column("WHAT"), Column("train-1", may_cut=True), Column("train-2", may_cut=True)]
+    table = render_table(columns, runs_view.difference_rows(found))
+    check("tables/runs-compare.txt", table)
+    assert runs_view.differences([second, second], everything=False) == []
+    assert len(runs_view.differences([second, second], everything=True)) > 3
 
 
 def test_history_of_the_fleet() -> None:

@@ -21,6 +21,7 @@ BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
         (
             *BLOCKING,
             "member/",
+            "run.py",
             "embedded/local/shim_session.py",
             "node/gang_gate/",
             "node/program_run.py",

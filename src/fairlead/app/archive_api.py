@@ -53,6 +53,7 @@ from fairlead.app.archive_query import (
     log_lines,
     log_query,
     record_lines,
+    run_query,
     use_query,
 )
 from fairlead.app.decision_query import decision_file, decision_lines
@@ -137,6 +138,10 @@ class ArchiveApi:
                     use_query(request.query)
                     right = to_read_history(request.query.get("namespace", ""))
                     return await self._answer_records(request, Book.USE, right)
+                case ["fairlead", "v1", "runs"]:
+                    run_query(request.query)
+                    right = to_read_history(request.query.get("namespace", ""))
+                    return await self._answer_records(request, Book.RUNS, right)
                 case ["fairlead", "v1", "fleet", "history"]:
                     fleet_query(request.query)
                     return await self._answer_records(request, Book.FLEET, to_read_fleet())

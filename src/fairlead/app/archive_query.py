@@ -15,9 +15,18 @@ from typing import Any, TypeAlias, assert_never, cast
 
 import msgspec
 
+from fairlead.api.jobs.run_facts import TAG, RunSummary
 from fairlead.api.jobs.use import AttemptUse, MemberUse
 from fairlead.api.status import BadRequest
-from fairlead.app.messages import ArchivedLog, Book, CutLine, FleetLine, HistoryLine, UseLine
+from fairlead.app.messages import (
+    ArchivedLog,
+    Book,
+    CutLine,
+    FleetLine,
+    HistoryLine,
+    RunLine,
+    UseLine,
+)
 from fairlead.runtime.history import (
     ATTEMPT_MAX,
     NUMBER_DIGITS_MAX,
@@ -30,6 +39,8 @@ from fairlead.runtime.history import (
     LogQuery,
     LogStore,
     MemberLog,
+    RunQuery,
+    RunRow,
     UseQuery,
     UseRecord,
 )
@@ -78,6 +89,17 @@ def use_query(parameters: Mapping[str, str]) -> UseQuery:
     )  # fmt: skip
 
 
+def run_query(parameters: Mapping[str, str]) -> RunQuery:
+    """Return the query of URL parameters; BadRequest says which is wrong."""
+    tag = parameters.get("tag", "")
+    if tag and not TAG.fullmatch(tag):
+        raise _wrong("tag", tag, "letters, digits, dots, dashes, at most 63")
+    return RunQuery(
+        namespace=parameters.get("namespace", ""), tag=tag, since=_instant(parameters),
+        limit=whole(parameters, "limit", most=HISTORY_LIMIT_MAX) or HISTORY_LIMIT_DEFAULT,
+    )  # fmt: skip
+
+
 async def record_lines(
     history: History,
     book: Book,
@@ -97,6 +119,8 @@ async def record_lines(
             pages = _encoded_decisions(history.query_fleet(fleet_query(parameters)), runner)
         case Book.USE:
             pages = _encoded_use(history.query_use(use_query(parameters)), runner)
+        case Book.RUNS:
+            pages = _encoded_runs(history.query_runs(run_query(parameters)), runner)
         case _:
             assert_never(book)
     remedy = "ask for a shorter time, a user, a state or fewer records"
@@ -144,6 +168,13 @@ async def _encoded_use(
         yield await runner(partial(_lines, map(use_line, page)))
 
 
+async def _encoded_runs(
+    pages: AsyncIterator[Sequence[RunRow]], runner: Runner
+) -> AsyncIterator[bytes]:
+    async for page in pages:
+        yield await runner(partial(_lines, map(run_line, page)))
+
+
 async def _encoded_decisions(
     pages: AsyncIterator[Sequence[FleetRecord]], runner: Runner
 ) -> AsyncIterator[bytes]:
@@ -171,6 +202,14 @@ def use_line(record: UseRecord) -> UseLine:
     return UseLine(
         record.job, record.job_uid, record.attempt, record.task, record.ended_at_ms,
         cast("MemberUse", msgspec.Raw(record.document.encode())),
+    )  # fmt: skip
+
+
+def run_line(row: RunRow) -> RunLine:
+    """Return a run as the endpoint sends it."""
+    return RunLine(
+        row.uid, row.namespace, row.name, row.state, row.user, row.started_at_ms,
+        row.finished_at_ms, cast("RunSummary", msgspec.Raw(row.run.encode())),
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.jobs.run_facts import RunSummary
 from fairlead.api.jobs.use import AttemptUse, MemberUse
 from fairlead.decide.answers.explanation import (
     Alternatives,
@@ -46,6 +47,7 @@ class Book(Enum):
     JOBS = "history"
     FLEET = "fleet/history"
     USE = "use"
+    RUNS = "runs"
 
 
 class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
@@ -105,6 +107,19 @@ class UseLine(msgspec.Struct, frozen=True, rename="camel"):
     task: str
     ended_at_ms: int
     use: MemberUse
+
+
+class RunLine(msgspec.Struct, frozen=True, rename="camel"):
+    """One run that has ended, as its endpoint sends it: a JSON line."""
+
+    uid: str
+    namespace: str
+    name: str
+    state: str
+    user: str
+    started_at_ms: int | None
+    finished_at_ms: int | None
+    run: RunSummary
 
 
 class FleetLine(msgspec.Struct, frozen=True, rename="camel"):

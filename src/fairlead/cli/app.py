@@ -42,6 +42,9 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
     "Jobs": {
         "submit": CommandEntry("submit", "Queue a script or a manifest as a job."),
         "run": CommandEntry("submit", "Queue a command as a job and follow it."),
+        "sweep": CommandEntry(
+            "sweep", "Run a command with many values of its parameters, as one array."
+        ),
         "ps": CommandEntry("jobs", "Show jobs: live ones and the last few."),
         "why": CommandEntry("why", "Explain why jobs wait, or what they do."),
         "logs": CommandEntry("logs", "Show a job's logs, also after it is gone."),
@@ -59,6 +62,7 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "priority": CommandEntry("change", "Move jobs to another priority class."),
         "resubmit": CommandEntry("resubmit", "Run jobs again that have ended."),
         "history": CommandEntry("history", "Show jobs that have ended."),
+        "runs": CommandEntry("runs", "Show runs: jobs with parameters, tags, notes or metrics."),
         "eff": CommandEntry("eff", "Show what a job used of what it asked for."),
         "top": CommandEntry("top", "Show what running jobs use of what they hold."),
         "slurm": CommandEntry(

@@ -18,7 +18,7 @@ from fairlead.api.jobs.job_array import JobArray, element_name
 from fairlead.api.meta import OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS
 from fairlead.api.status import Conflict
-from fairlead.decide.arrays import CreateElement
+from fairlead.decide.arrays import CreateElement, element_annotations
 from fairlead.runtime.client import Client
 
 #: Arrays whose templates are kept; the one read first goes first, and is read again when needed.
@@ -76,9 +76,8 @@ class ElementRenderer:
             # The jobs controller would add it before anything else, by a write of its own.
             "finalizers": [names.JOB_FINALIZER],
         }
-        user = meta.annotations.get(names.SUBMITTED_BY)
-        if user:
-            metadata["annotations"] = {names.SUBMITTED_BY: user}
+        if annotations := element_annotations(meta):
+            metadata["annotations"] = annotations
         return {"metadata": metadata, "spec": spec}
 
     async def _fetch(self, array: JobArray) -> bytes:

@@ -15,8 +15,11 @@ from fairlead.runtime.history import (
     JobRecord,
     LogQuery,
     MemberLog,
+    RunQuery,
+    RunRow,
     UseQuery,
     UseRecord,
+    has_tag,
     task_order,
 )
 
@@ -58,6 +61,20 @@ class MemoryHistory:
         """See `History`."""
         found = [r for r in self._records.values(query.namespace) if _matches(query, r)]
         found.sort(key=lambda r: (-(r.finished_at_ms or 0), r.uid))
+        for page in _pages(found[: query.limit]):
+            yield page
+
+    async def query_runs(self, query: RunQuery) -> AsyncIterator[tuple[RunRow, ...]]:
+        """See `History`."""
+        found = [
+            RunRow(each.uid, each.namespace, each.name, each.user, each.state,
+                   each.started_at_ms, each.finished_at_ms, each.run)
+            for each in self._records.values(query.namespace)
+            if each.run is not None and each.finished_at_ms is not None
+            and (query.since is None or each.finished_at_ms >= query.since * 1000)
+            and has_tag(each.run, query.tag)
+        ]  # fmt: skip
+        found.sort(key=lambda each: (each.finished_at_ms, each.uid), reverse=True)
         for page in _pages(found[: query.limit]):
             yield page
 

@@ -32,6 +32,7 @@ from fairlead.history.sql import (
     log_pages,
     log_row,
     logs_of,
+    run_pages,
     sums_of,
     use_pages,
 )
@@ -45,6 +46,8 @@ from fairlead.runtime.history import (
     LogQuery,
     MemberLog,
     OtherSchema,
+    RunQuery,
+    RunRow,
     UseQuery,
     UseRecord,
 )
@@ -70,6 +73,7 @@ _SQL = Dialect(
     jobs="fairlead_jobs", logs="fairlead_logs", fleet="fairlead_fleet", use="fairlead_use",
     mark="%s",
     integer="BIGINT", boolean="BOOLEAN", blob="BYTEA", text_bytes="octet_length({})",
+    run_columns="finished_at_ms, uid", position="strpos", runs="fairlead_jobs",
 )  # fmt: skip
 _CREATE = (
     *_SQL.create(),
@@ -187,6 +191,11 @@ class PostgresStore:
             rows = await self._select(_SQL.get_records(uids))
             by_uid = {record.uid: record for record in (JobRecord(*row) for row in rows)}
             yield tuple(by_uid[uid] for uid in uids if uid in by_uid)
+
+    async def query_runs(self, query: RunQuery) -> AsyncIterator[tuple[RunRow, ...]]:
+        """See `History`."""
+        async for page in run_pages(_SQL, query, self._select):
+            yield page
 
     async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
         """Keep decisions; committed at the server when this returns."""

@@ -10,7 +10,15 @@ held for a slow reader: first the keys that match, then the rows of a few keys a
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Sequence,
+)
 from dataclasses import dataclass, fields, replace
 from typing import Any, cast
 
@@ -23,8 +31,11 @@ from fairlead.runtime.history import (
     JobRecord,
     LogQuery,
     MemberLog,
+    RunQuery,
+    RunRow,
     UseQuery,
     UseRecord,
+    has_tag,
     task_order,
 )
 
@@ -41,13 +52,18 @@ _PRUNES_PER_BOUND = 16
 _ROW_BYTES = 512
 _COLUMNS = tuple(f.name for f in fields(JobRecord))
 #: What tables of earlier versions lack; those versions still write to a table that has it.
-_LATER_COLUMNS = ("number", "array_number")
+_LATER_NUMBERS = ("number", "array_number")
+_LATER_COLUMNS = (*_LATER_NUMBERS, "run")
+_RUN_COLUMNS = tuple(f.name for f in fields(RunRow))
+_RUN_NAMES = ", ".join(f'"{name}"' for name in _RUN_COLUMNS)
+#: Rows that one statement reads of a list of runs: some hundred bytes each.
+RUNS_PAGE_MAX = 1_000
 _NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
 _INTEGER_COLUMNS = frozenset(
     name
     for name in _COLUMNS
     if name.endswith("_ms")
-    or name in ("priority", "member_count", "attempt_count", *_LATER_COLUMNS)
+    or name in ("priority", "member_count", "attempt_count", *_LATER_NUMBERS)
 )
 _LOG_COLUMNS = (
     "pod_uid, namespace, job, job_uid, attempt, task, is_cut, kept_at_ms, text_size, text"
@@ -133,14 +149,19 @@ class Dialect:
     blob: str
     #: The number of bytes of the text in a column {}.
     text_bytes: str
+    #: Of the index of runs; where it has all columns of `RunRow`, no row of a job is read.
+    run_columns: str
+    #: The table of jobs, read by that index.
+    runs: str
+    #: The function that returns where in a text another one is, from 1 on, or 0.
+    position: str
     #: Behind the definition of the table of jobs.
     jobs_suffix: str = ""
 
     def create(self) -> tuple[str, ...]:
         """Return the statements that make both tables: three for logs, behind those for jobs."""
         columns = ", ".join(
-            f'"{name}" {self.integer if name in _INTEGER_COLUMNS else "TEXT NOT NULL"}'
-            + (" PRIMARY KEY" if name == "uid" else "")
+            f'"{name}" {self._type(name)}' + (" PRIMARY KEY" if name == "uid" else "")
             for name in _COLUMNS
         )
         jobs, logs, integer = self.jobs, self.logs, self.integer
@@ -161,9 +182,16 @@ class Dialect:
         """Return the statements that add what a table of jobs with these columns lacks."""
         jobs, missing = self.jobs, [each for each in _LATER_COLUMNS if each not in there]
         return (
-            *(f'ALTER TABLE {jobs} ADD COLUMN "{each}" {self.integer}' for each in missing),
-            *(f"CREATE INDEX IF NOT EXISTS {jobs}_by_{c} ON {jobs} ({c})" for c in _LATER_COLUMNS),
+            *(f'ALTER TABLE {jobs} ADD COLUMN "{each}" {self._type(each)}' for each in missing),
+            *(f"CREATE INDEX IF NOT EXISTS {jobs}_by_{c} ON {jobs} ({c})" for c in _LATER_NUMBERS),
+            f"CREATE INDEX IF NOT EXISTS {jobs}_by_run ON {jobs} ({self.run_columns})"
+            " WHERE run IS NOT NULL",
         )
+
+    def _type(self, column: str) -> str:
+        if column in _INTEGER_COLUMNS:
+            return self.integer
+        return "TEXT" if column in _LATER_COLUMNS else "TEXT NOT NULL"
 
     def create_fleet(self) -> tuple[str, ...]:
         """Return the statements that make the table of decisions where there is none.
@@ -284,7 +312,8 @@ class Dialect:
         """Return the bounds of records; the namespace that has most loses its oldest."""
         latest_first = "finished_at_ms DESC NULLS LAST, uid"
         bound = Bound(self.jobs, "uid", "namespace", "1", latest_first, rows_max)
-        size = f"{self.text_bytes.format('document')} + {_ROW_BYTES}"
+        run = "2 * coalesce(length(run), 0)"  # in the index as well
+        size = f"{self.text_bytes.format('document')} + {run} + {_ROW_BYTES}"
         return bound, replace(bound, size=size, total_max=bytes_max)
 
     def find_records(self, query: HistoryQuery) -> tuple[str, Values]:
@@ -301,6 +330,26 @@ class Dialect:
             f" ORDER BY finished_at_ms DESC NULLS LAST, uid LIMIT {self.mark}"
         )
         return text, (*values, query.limit)
+
+    def find_runs(self, query: RunQuery, after: RunRow | None) -> tuple[str, Values]:
+        """Return the statement for the next rows of `RunRow` behind one, the latest end first, and
+        its values.
+        """
+        equal = (("namespace", query.namespace),)
+        where, values = self._where(equal, "finished_at_ms", query.since)
+        terms = [where.removeprefix(" WHERE ")] if where else []
+        terms += ["run IS NOT NULL", "finished_at_ms IS NOT NULL"]
+        if query.tag:  # a tag needs no escapes in JSON; it is looked at once more by the caller
+            terms.append(f"{self.position}(run, {self.mark}) > 0")
+            values = (*values, f'"{query.tag}"')
+        if after is not None:
+            terms.append(f"(finished_at_ms, uid) < ({self.mark}, {self.mark})")
+            values = (*values, after.finished_at_ms, after.uid)
+        text = (
+            f"SELECT {_RUN_NAMES} FROM {self.runs} WHERE {' AND '.join(terms)}"  # noqa: S608
+            f" ORDER BY finished_at_ms DESC, uid DESC LIMIT {self.mark}"
+        )
+        return text, (*values, RUNS_PAGE_MAX)
 
     def get_records(self, uids: Sequence[str]) -> tuple[str, Values]:
         """Return the statement for all columns of `JobRecord` of rows, and its values."""
@@ -364,6 +413,23 @@ class Dialect:
 
     def _marks(self, count: int) -> str:
         return ", ".join([self.mark] * count)
+
+
+async def run_pages(
+    dialect: Dialect,
+    query: RunQuery,
+    select: Callable[[tuple[str, Values]], Awaitable[list[tuple[Any, ...]]]],
+) -> AsyncIterator[tuple[RunRow, ...]]:
+    """Yield what a query of runs finds; `select` returns the rows of a statement."""
+    left, after = query.limit, None
+    while left > 0:
+        rows = [RunRow(*row) for row in await select(dialect.find_runs(query, after))]
+        found = tuple([row for row in rows if has_tag(row.run, query.tag)][:left])
+        if found:
+            yield found
+        if len(rows) < RUNS_PAGE_MAX:
+            return
+        left, after = left - len(found), rows[-1]
 
 
 def sums_of(rows: Iterable[Sequence[Any]]) -> dict[str, tuple[AttemptUse, ...]]:

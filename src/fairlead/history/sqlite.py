@@ -27,6 +27,7 @@ from fairlead.history.sql import (
     log_pages,
     log_row,
     logs_of,
+    run_pages,
     sums_of,
     use_pages,
 )
@@ -39,6 +40,8 @@ from fairlead.runtime.history import (
     LogQuery,
     MemberLog,
     OtherSchema,
+    RunQuery,
+    RunRow,
     UseQuery,
     UseRecord,
 )
@@ -56,7 +59,9 @@ COMMIT_RECORDS_MAX = 256
 _SQL = Dialect(
     jobs="jobs", logs="logs", fleet="fleet", use="use", mark="?",
     integer="INTEGER", boolean="INTEGER", blob="BLOB", text_bytes="length(CAST({} AS BLOB))",
-    jobs_suffix=" WITHOUT ROWID",
+    jobs_suffix=" WITHOUT ROWID", position="instr",
+    runs="jobs INDEXED BY jobs_by_run",
+    run_columns='finished_at_ms, uid, namespace, name, "user", state, started_at_ms, run',
 )  # fmt: skip
 _JOBS_TABLE, _LOGS_TABLE = _SQL.create()[:4], _SQL.create()[4:]
 T = TypeVar("T")
@@ -246,6 +251,11 @@ class SqliteHistory:
     async def close(self) -> None:
         """Close the file."""
         await self._file.run(self._file.connection.close)
+
+    async def query_runs(self, query: RunQuery) -> AsyncIterator[tuple[RunRow, ...]]:
+        """See `History`."""
+        async for page in run_pages(_SQL, query, self._file.select):
+            yield page
 
     async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
         """See `History`."""

@@ -25,11 +25,13 @@ from fairlead.api import names
 from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import array_number_of
+from fairlead.api.jobs.run_facts import RunSummary
 from fairlead.api.jobs.use import AttemptUse, MemberUse, encode_use
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number
 from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.logged_members import LoggedMember
+from fairlead.decide.attempts.run_facts import run_text
 from fairlead.runtime.record_document import document_of, short_text
 
 TASKS_MAX = 10_000
@@ -71,6 +73,32 @@ class JobRecord:
     #: Of the job, and of the array that it is an element of; records of earlier versions have none.
     number: int | None = None
     array_number: int | None = None
+    #: Of a run (`run_text`), for lists of many; None: nothing was recorded of one.
+    run: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """What lists show of a job as a run; `run` is JSON of `RunSummary`."""
+
+    uid: str
+    namespace: str
+    name: str
+    user: str
+    state: str
+    started_at_ms: int | None
+    finished_at_ms: int
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunQuery:
+    """Which runs that have ended: empty fields match all; a run has the tag among its own."""
+
+    namespace: str = ""
+    tag: str = ""
+    since: float | None = None
+    limit: int = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +198,10 @@ class History(Protocol):
         """
         ...
 
+    def query_runs(self, query: RunQuery) -> AsyncIterator[tuple[RunRow, ...]]:
+        """Yield matching runs in groups, the latest end first, at most `query.limit`."""
+        ...
+
     async def record_fleet(self, records: Sequence[FleetRecord]) -> None:
         """Keep decisions, but for those whose id is kept; HistoryError."""
         ...
@@ -236,6 +268,7 @@ def record_of(job: Job) -> JobRecord:
         document=document_of(job),
         number=status.number or None,
         array_number=array_number_of(job),
+        run=run_text(job),
     )
 
 
@@ -316,6 +349,11 @@ class LogStore(Protocol):
     def logs(self, query: LogQuery) -> AsyncIterator[MemberLog]:
         """Yield the logs of a job's attempt by role and index, read one after the other."""
         ...
+
+
+def has_tag(run: str, tag: str) -> bool:
+    """True where a run, as JSON of `RunSummary`, has a tag; "" is on every run."""
+    return not tag or tag in msgspec.json.decode(run, type=RunSummary).tags
 
 
 def task_order(task: str) -> tuple[str, int]:

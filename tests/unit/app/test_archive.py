@@ -244,7 +244,7 @@ def _record(namespace: str, name: str) -> JobRecord:
     return JobRecord(
         uid=f"{namespace}-{name}", namespace=namespace, name=name, state="Failed", user="", team="",
         reason="", message="", priority=0, member_count=1, attempt_count=1, submitted_at_ms=0,
-        started_at_ms=0, finished_at_ms=1, document="{}",
+        started_at_ms=0, finished_at_ms=1, document="{}", run='{"tags":["x"]}',
     )  # fmt: skip
 
 
@@ -295,6 +295,20 @@ async def test_each_user_reads_what_it_could_read_in_the_api() -> None:
         assert (await get(logs_a, headers={"Authorization": "Bearer token-ann"}))[0] == 200
         assert (await get(logs_a, headers={"Authorization": "Basic token-ann"}))[0] == 401
         assert (await get(f"{url}/history/", headers={"X-Remote-User": "root"}))[0] == 401
+
+
+async def test_runs_are_shown_to_those_who_may_list_the_jobs() -> None:
+    async with archive(Reviewer()) as url:
+        assert (await get(f"{url}/runs?namespace=a"))[0] == 401
+        assert (await get(f"{url}/runs?namespace=b", "ann"))[0] == 403
+        assert (await get(f"{url}/runs", "ann"))[0] == 403
+        status, [line] = await get(f"{url}/runs?namespace=a&tag=x", "ann")
+        assert (status, line["name"], line["run"]) == (200, "train", {"tags": ["x"]})
+        assert len((await get(f"{url}/runs", "root"))[1]) == 2
+        assert (await get(f"{url}/runs?namespace=a&tag=y", "ann")) == (200, [])
+        status, [refusal] = await get(f"{url}/runs?namespace=a&tag=%22", "ann")
+        assert (status, refusal["reason"]) == (400, "BadRequest")
+        assert "query parameter tag" in refusal["message"]
 
 
 async def test_a_namespace_is_the_one_that_was_checked_however_it_is_written() -> None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import random
 from typing import Any
 
+import msgspec
+import pytest
 from msgspec.structs import replace
 
+from fairlead.api import names
 from fairlead.api.causes import invalid
 from fairlead.api.jobs.job import Job, JobSpec, VerdictStatus
 from fairlead.api.jobs.job_array import JobArray, JobArraySpec, JobArrayStatus
+from fairlead.api.jobs.run_facts import RunSource
 from fairlead.api.meta import Condition, ObjectMeta
+from fairlead.api.validation.validate_array import validate_array, validate_array_update
 from fairlead.api.values.indices import parse_indices
 from fairlead.api.values.times import format_time
 from fairlead.decide.arrays import (
@@ -24,6 +29,8 @@ from fairlead.decide.arrays import (
     ElementRefusal,
     WriteArrayStatus,
     decide_array,
+    element_annotations,
+    element_environment,
 )
 from fairlead.decide.verdict import Decision
 from fairlead.model.element_sets import decode_set, set_of
@@ -201,3 +208,49 @@ def test_whatever_stops_it_at_any_action_no_element_is_lost_and_none_runs_twice(
                 break
         assert found.is_finished, f"seed {seed}: {found.status}"
         assert sorted(ran) == list(range(count)), f"seed {seed}"
+
+
+def test_each_element_has_its_own_values_of_the_parameters_by_its_index() -> None:
+    swept = array("1,3", parameters={"lr": ("0", "0.1", "0.2", "$(0.3)"), "n": ("a",)})
+    [first, second] = [dict(element_environment(swept, parse_indices("1,3"), at)) for at in (1, 3)]
+    assert (first["FAIRLEAD_PARAM_lr"], second["FAIRLEAD_PARAM_lr"]) == ("0.1", "$$(0.3)")
+    assert "FAIRLEAD_PARAM_n" not in first, "admission refuses a list that is too short"
+
+
+def test_elements_carry_what_is_said_of_the_run_but_not_the_changed_code() -> None:
+    source = msgspec.json.encode(RunSource("c0ffee", "main", ("a.py",), "+x")).decode()
+    kept = {names.SUBMITTED_BY: "ana", names.RUN_TAGS: "x", names.RUN_NOTE: "by hand"}
+    annotations = {**kept, names.RUN_SOURCE: source, "mine": "stays"}
+    found = element_annotations(ObjectMeta("sweep", annotations=annotations))
+    assert found == {**kept, names.RUN_SOURCE: '{"commit":"c0ffee","branch":"main"}'}
+    assert element_annotations(ObjectMeta("sweep")) == {}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "field", "message"),
+    [
+        ({"lr": ("1",)}, "spec.parameters.lr", "must have a value for each index up to 9"),
+        ({"a-b": ("1",) * 10}, "spec.parameters.a-b", "must be letters, digits and underscores"),
+        ({"a": ("x" * 1_001,) * 10}, "spec.parameters.a[0]", "at most 1000 characters"),
+        ({f"p{i}": ("1",) * 10 for i in range(65)}, "spec.parameters", "at most 64 parameters"),
+        (
+            {f"p{i}": ("x" * 999,) * 10 for i in range(40)},
+            "spec.parameters",
+            "than 262144 bytes",
+        ),
+    ],
+)
+def test_parameters_that_no_element_could_have_are_refused(
+    parameters: dict[str, tuple[str, ...]], field: str, message: str
+) -> None:
+    found = [each for each in validate_array(array(parameters=parameters))
+             if each.field.startswith("spec.parameters")]  # fmt: skip
+    assert [each.field for each in found] == [field]
+    assert message in found[0].message
+
+
+def test_parameters_of_an_array_cannot_be_changed() -> None:
+    before = {"spec": {"indices": "0-1", "template": {}, "parameters": {"a": ["1", "2"]}}}
+    after = {"spec": {**before["spec"], "parameters": {"a": ["1", "3"]}}}
+    assert validate_array_update(before, before) == []
+    assert [each.field for each in validate_array_update(before, after)] == ["spec.parameters"]

@@ -273,6 +273,51 @@ def test_a_progress_line_that_cannot_be_reported_is_counted_and_passed_over(
     assert (file.latest.step, bool(file.latest.ignored_line)) == (3, True)
 
 
+def _read(file: ProgressFile) -> None:
+    file.look(0.0)
+    while file.is_behind:
+        file.look(0.0)
+
+
+def test_facts_of_a_run_are_summed_up_beside_progress(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    lines = [f'{{"metric": "loss", "value": {i}, "step": {i}}}' for i in range(50_000)]
+    lines[7] = '{"step": 3, "checkpoint": true}'
+    lines[8:10] = ["nonsense", '{"metric": "loss"']
+    path.write_text("\n".join(lines) + '\n{"metric": "loss", "val')
+    file = ProgressFile(path)
+    _read(file)
+    loss = file.run.metrics["loss"]
+    assert (loss.count, loss.min, loss.max, loss.last) == (49_997, 0, 49_999, 49_999)
+    assert file.latest is not None
+    assert (file.latest.step, file.latest.checkpoint_step) == (3, 3)
+    assert not file.run.is_partial
+    again = ProgressFile(path, file.latest)  # the node was restarted
+    _read(again)
+    assert again.run.facts(4_000) == file.run.facts(4_000)
+
+
+def test_a_file_that_grows_faster_than_it_is_read_is_passed_over_in_part(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text('{"metric": "loss", "value": 1}\n')
+    file = ProgressFile(path)
+    _read(file)
+    with path.open("r+b") as more:
+        more.truncate(1 << 30)  # holes take no room
+        more.seek(0, 2)
+        more.write(b'{"half": \n{"metric": "loss", "value": 2}\n{"step": 9}\n')
+    looks = 0
+    file.look(0.0)
+    while file.is_behind:
+        file.look(0.0)
+        looks += 1
+    assert looks < 4
+    assert (file.run.metrics["loss"].last, file.run.metrics["loss"].count) == (2, 2)
+    assert file.run.is_partial
+    assert file.latest is not None
+    assert file.latest.step == 9
+
+
 @pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", ".hidden", "a\n", "x" * 300])
 def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
     with pytest.raises(Unsupported):

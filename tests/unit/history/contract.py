@@ -19,6 +19,7 @@ from fairlead.runtime.history import (
     LogQuery,
     LogStore,
     MemberLog,
+    RunQuery,
     UseQuery,
     UseRecord,
     record_of,
@@ -125,6 +126,43 @@ async def check_numbers(history: History) -> None:
     found = await records_of(history, HistoryQuery(number=7, namespace="default"))
     assert [each.name for each in found] == ["sweep-2", "sweep-1", "sweep-0"]
     assert await records_of(history, HistoryQuery(number=7, namespace="other")) == ()
+
+
+def ran(name: str, *, ended: int, run: str, namespace: str = "default") -> JobRecord:
+    """A record of a run; `run` is the JSON of its summary."""
+    return with_fields(record(name, ended=ended), run=run, namespace=namespace)
+
+
+async def check_runs(history: History) -> None:
+    """Runs are found by namespace, tag and end, the latest first; jobs without facts are none."""
+    for each in (
+        ran("a", ended=1, run='{"tags":["x","y"]}'),
+        ran("b", ended=3, run='{"tags":["y"],"params":{"lr":"x"}}'),
+        ran("c", ended=2, run='{"note":"tags"}'),
+        ran("d", ended=4, run='{"tags":["x"]}', namespace="other"),
+        record("plain", ended=5),
+    ):
+        await history.record(each)
+
+    async def found(**query: object) -> list[str]:
+        wanted = RunQuery(**query)  # type: ignore[arg-type] # passed on
+        return [row.name async for page in history.query_runs(wanted) for row in page]
+
+    assert await found() == ["d", "b", "c", "a"]
+    assert await found(namespace="default") == ["b", "c", "a"]
+    assert await found(namespace="default", tag="x") == ["a"]
+    assert await found(tag="y", limit=1) == ["b"]
+    assert await found(limit=3) == ["d", "b", "c"]
+    assert await found(since=1_767_225_602.25) == ["d", "b", "c"]
+    assert await found(tag='x"') == []
+    await history.record(ran("b", ended=3, run='{"tags":["z"]}'))
+    assert await found(tag="y") == ["a"]
+    [row] = [row async for page in history.query_runs(RunQuery(tag="z")) for row in page]
+    assert (row.namespace, row.user, row.state, row.finished_at_ms) == (
+        "default", "ana", "Succeeded", 1_767_225_603_250,
+    )  # fmt: skip
+    await history.record(record("b", ended=3))
+    assert await found(tag="z") == []
 
 
 async def check_queries(history: History) -> None:

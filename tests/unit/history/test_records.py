@@ -24,9 +24,11 @@ from tests.unit.history.contract import (
     check_numbers,
     check_queries,
     check_replacing,
+    check_runs,
     check_use,
     decision,
     decisions_of,
+    ran,
     records_of,
     use,
     uses_of,
@@ -40,6 +42,7 @@ from fairlead.api.jobs.use import USE_BYTES_MAX
 from fairlead.api.kubernetes.core import Container, EnvVar, PodSpec, PodTemplate, Volume
 from fairlead.history import sqlite
 from fairlead.history.memory import MemoryHistory
+from fairlead.history.sql import RUNS_PAGE_MAX
 from fairlead.history.sqlite import SqliteHistory
 from fairlead.runtime.history import (
     FleetQuery,
@@ -47,6 +50,7 @@ from fairlead.runtime.history import (
     HistoryError,
     HistoryQuery,
     OtherSchema,
+    RunQuery,
     UseQuery,
     record_of,
 )
@@ -516,3 +520,34 @@ def test_a_failing_disk_is_a_history_error(tmp_path: Path) -> None:
             await history.record(_record("a", ended=1))
 
     run(main())
+
+
+def test_runs_are_listed(history: History) -> None:
+    run(check_runs(history))
+
+
+def test_a_long_list_of_runs_is_read_in_pages_without_gaps(tmp_path: Path) -> None:
+    history = _open(tmp_path / "history.db")
+    count = 2 * RUNS_PAGE_MAX + 7
+
+    async def listed() -> list[str]:
+        for at in range(count):  # every third ends at the same instant as others
+            one = ran(f"r{at:05}", ended=at % 3, run='{"tags":["x"]}')
+            await history.record(replace(one, uid=f"u{at:05}"))
+        found = [page async for page in history.query_runs(RunQuery(tag="x", limit=count - 1))]
+        assert max(map(len, found)) <= RUNS_PAGE_MAX
+        return [row.name for page in found for row in page]
+
+    names_ = run(listed())
+    assert len(names_) == len(set(names_)) == count - 1
+
+
+def test_runs_are_listed_from_an_index_alone(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    run(_open(path).close())
+    with sqlite3.connect(path) as connection:
+        for query in (RunQuery(), RunQuery(namespace="a", tag="x", since=1.0)):
+            text, values = sqlite._SQL.find_runs(query, None)
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {text}", values).fetchall()
+            assert "USING COVERING INDEX jobs_by_run" in plan[0][3], plan
+            assert not [row for row in plan if "TEMP B-TREE" in row[3]], plan

@@ -26,6 +26,7 @@ from fairlead.api.jobs.after import (
 from fairlead.api.jobs.attempt import Attempt, Cause, MemberCounts, Progress
 from fairlead.api.jobs.placement import EmptySeats, FormerPlaces, Nomination, Placement, Preemption
 from fairlead.api.jobs.preflight import PreflightSuite
+from fairlead.api.jobs.run_facts import RunFacts
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
@@ -384,6 +385,10 @@ class JobStatus(Wire, frozen=True):
         MemberCounts()
     )
     progress: Annotated[Progress | None, doc("Latest progress that was reported.")] = None
+    run: Annotated[
+        RunFacts | None,
+        doc("What the program reported of its run: of several members the one of lowest rank."),
+    ] = None
     submitted_at: Annotated[Instant | None, doc("When the job was first seen.")] = None
     started_at: Annotated[Instant | None, doc("When the gang ran for the first time.")] = None
     finished_at: Annotated[Instant | None, doc("When the job ended for good.")] = None

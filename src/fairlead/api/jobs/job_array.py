@@ -26,6 +26,8 @@ from fairlead.api.values.indices import INDICES_TEXT_MAX
 
 #: The most bytes of a template as JSON: as many Jobs as the window holds carry it.
 TEMPLATE_BYTES_MAX = 131_072
+#: Of the parameters of a sweep, as JSON.
+PARAMETERS_BYTES_MAX = 262_144
 #: Reason of the condition Failed of an array that was not stopped: all of its elements have ended.
 ELEMENTS_FAILED = "ElementsFailed"
 
@@ -50,6 +52,13 @@ class JobArraySpec(Wire, frozen=True):
             "and later ones follow."
         ),
     ]
+    parameters: Annotated[
+        dict[str, tuple[str, ...]],
+        doc(
+            "Parameters of a sweep: of each the values for the indices from 0 on. Members find "
+            "their own in FAIRLEAD_PARAM_<name>. Cannot be changed."
+        ),
+    ] = {}
     parallelism: Annotated[
         Positive | None,
         doc("Most elements at a time. Default: as many as the cluster has room for."),

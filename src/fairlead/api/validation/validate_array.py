@@ -11,7 +11,14 @@ from typing import Any
 import msgspec
 
 from fairlead.api.causes import LABEL, LABEL_RULE, cause, from_msgspec, invalid
-from fairlead.api.jobs.job_array import TEMPLATE_BYTES_MAX, JobArray, JobArraySpec, element_name
+from fairlead.api.jobs.job_array import (
+    PARAMETERS_BYTES_MAX,
+    TEMPLATE_BYTES_MAX,
+    JobArray,
+    JobArraySpec,
+    element_name,
+)
+from fairlead.api.jobs.run_facts import PARAMETER_LENGTH_MAX, PARAMETER_NAME, PARAMETERS_MAX
 from fairlead.api.status import StatusCause
 from fairlead.api.validation.validate import job_name_max, validate_job
 from fairlead.api.values.indices import Indices, IndicesError, parse_indices
@@ -62,6 +69,7 @@ def validate_array_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> lis
     why = "field is immutable: submit another array"
     changed = {
         "indices": before.get("indices") != after.get("indices"),
+        "parameters": (before.get("parameters") or {}) != (after.get("parameters") or {}),
         "template": _fixed(before.get("template")) != _fixed(after.get("template")),
     }
     return [
@@ -85,6 +93,8 @@ def _causes(spec: JobArraySpec, name: str, raw: Mapping[str, Any] | None) -> Ite
         yield invalid("metadata.name", name, LABEL_RULE)
     elif name and not wrong:
         yield from _name(spec, name, parse_indices(spec.indices))
+    if spec.parameters:
+        yield from _parameters(spec, None if wrong else parse_indices(spec.indices).last)
     if spec.cancel_indices:
         yield from _of_list(spec.cancel_indices, "spec.cancelIndices")
     yield from _template(spec, name, raw)
@@ -98,6 +108,30 @@ def _name(spec: JobArraySpec, name: str, indices: Indices) -> Iterator[StatusCau
             f"this has {len(longest)}; shorten the name of the array or those of the roles"
         )
         yield invalid("metadata.name", name, why)
+
+
+def _parameters(spec: JobArraySpec, last: int | None) -> Iterator[StatusCause]:
+    """Yield what is wrong with the parameters; `last` is the largest index, None: not known."""
+    path, size = "spec.parameters", len(msgspec.json.encode(spec.parameters))
+    if size > PARAMETERS_BYTES_MAX:
+        why = f"Too long: may not be more than {PARAMETERS_BYTES_MAX} bytes, is {size}"
+        yield cause(
+            "TooLong", path, f"{why}; submit several sweeps, or read long values from files"
+        )
+    if len(spec.parameters) > PARAMETERS_MAX:
+        yield invalid(path, len(spec.parameters), f"must be at most {PARAMETERS_MAX} parameters")
+    for name, values in list(spec.parameters.items())[:PARAMETERS_MAX]:
+        if not PARAMETER_NAME.fullmatch(name):
+            why = "must be letters, digits and underscores, at most 63, no digit first"
+            yield invalid(f"{path}.{name[:80]}", name[:80], why)
+        elif last is not None and len(values) <= last:
+            why = f"must have a value for each index up to {last}"
+            yield invalid(f"{path}.{name}", f"{len(values)} values", why)
+        for at, value in enumerate(values):
+            if len(value) > PARAMETER_LENGTH_MAX or "\0" in value:
+                why = f"must have at most {PARAMETER_LENGTH_MAX} characters, and no NUL"
+                yield invalid(f"{path}.{name[:80]}[{at}]", value[:80], why)
+                break
 
 
 def _of_list(text: object, field: str) -> Iterator[StatusCause]:

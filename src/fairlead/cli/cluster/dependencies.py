@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from fairlead.api.jobs.after import ALL_ELEMENTS, SAME_ELEMENT, After
+from fairlead.api.jobs.after import ALL_ELEMENTS, SAME_ELEMENT, After, AfterState
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.resources import JOBS
 from fairlead.api.values.indices import parse_indices
 from fairlead.cli.cluster.lookup import find_array, is_array, require_array
 from fairlead.cli.connection.transport import Api
@@ -19,6 +21,14 @@ from fairlead.model.element_sets import encode_set
 
 #: Characters of a list of indices that are shown.
 _SHOWN_MAX = 80
+
+
+def after_jobs_of(api: Api, space: str, base: str) -> tuple[After, ...]:
+    """Return that the jobs called `base` or `base-N`, which have not ended, have to end first."""
+    numbered = re.compile(rf"{re.escape(base)}(-\d+)?")
+    jobs = (job for job in api.list(JOBS, namespace=space) if not job.is_finished)
+    found = [job.metadata.name for job in jobs if numbered.fullmatch(job.metadata.name)]
+    return tuple(After(job=name, state=AfterState.FINISHED) for name in sorted(found))
 
 
 def resolved_after(

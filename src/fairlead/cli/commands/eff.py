@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import os
-
 import click
 import msgspec
 
-from fairlead.api.jobs.job import Job
 from fairlead.app.messages import UseLine
-from fairlead.cli.cluster.archive import direct_store
-from fairlead.cli.cluster.lookup import find_job
-from fairlead.cli.cluster.numbers import name_of
 from fairlead.cli.connection.common import Common, common
 from fairlead.cli.connection.completers import complete_jobs
-from fairlead.cli.records.past import past_named, past_use, stopped
+from fairlead.cli.records.past import past_use, present_or_past_job
 from fairlead.cli.views.efficiency import efficiency_facts, efficiency_text, plot_lines
 from fairlead.decide.efficiency import efficiency
-from fairlead.input.errors import CliError, Code, fail
 
 _ATTEMPT_MAX = 1_000_000
 
@@ -44,7 +37,7 @@ def eff(common_: Common, *, job: str, attempt: int | None, plot: bool, store: st
     Members are counted once they have ended. What was not measured is called unknown. Advice for
     the next time is given where every member was measured and ran for a minute or longer.
     """
-    found = _find(common_, store, job)
+    found = present_or_past_job(common_, store, job)
     query = {"uid": found.metadata.uid, **({"attempt": str(attempt)} if attempt else {})}
     lines = past_use(common_, store, query)
     shown = attempt or max((line.attempt for line in lines), default=found.status.attempt)
@@ -64,20 +57,3 @@ def eff(common_: Common, *, job: str, attempt: int | None, plot: bool, store: st
 def _latest(lines: list[UseLine]) -> list[UseLine]:
     """Return the lines so that of two of one task, which was replaced, the later one counts."""
     return sorted(lines, key=lambda line: line.ended_at_ms)
-
-
-def _find(common_: Common, store: str, text: str) -> Job:
-    """Return the job, or the latest that has ended of that name or number."""
-    if not (direct_store(store, os.environ) or stopped(common_)):
-        api = common_.connect()
-        space = common_.space(api.connection.namespace)
-        try:
-            return find_job(api, space, name_of(api, space, text))
-        except CliError as error:
-            if error.problems[0].code is not Code.NO_SUCH_JOB:
-                raise
-    lines = past_named(common_, store, text, {"limit": "1"})
-    if not lines:
-        raise fail(Code.NO_SUCH_JOB, f"no job '{text}' is there or has ended",
-                   help=("fairlead ps -a and fairlead history list them",))  # fmt: skip
-    return msgspec.convert(lines[0].document, Job)

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
+from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.jobs.run_facts import source_of
+from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import NotFound
 from fairlead.api.values.indices import parse_indices
@@ -22,6 +26,8 @@ from fairlead.cli.connection.identity import local_user
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.arrays import ArrayReference, parse_reference, select
 from fairlead.cli.job_request.jobspec import Script
+from fairlead.cli.job_request.run_flags import GitRecord, RunRequest
+from fairlead.cli.submitting.git_source import git_source
 from fairlead.cli.submitting.resubmission import (
     again,
     ended_job,
@@ -153,11 +159,13 @@ def _submit(common_: Common, api: Api, first: _First, wanted: Resubmission) -> d
         raise CliError([missing_job(api, space, each, code=code) for each in sorted(gone)])
     for each in sorted(gone):
         common_.note(f"note: {each}, which {first.name} waited for, is gone; it is left out")
+    source = _source(common_, first)
 
     def build(new: str) -> dict[str, Any]:
         return successor(
-            first.resource, first.stored, new, user=wanted.user, without=gone, indices=first.indices
-        )
+            first.resource, first.stored, new, user=wanted.user, without=gone,
+            indices=first.indices, source=source,
+        )  # fmt: skip
 
     submission = Submission(
         space, Naming(wanted.name, retry_base(first.name)), build, _script(api, space, first),
@@ -172,6 +180,20 @@ def _submit(common_: Common, api: Api, first: _First, wanted: Resubmission) -> d
     if waiting:
         common_.note(f"note: {', '.join(waiting)} waits for {first.name}, not for {new}")
     return stored
+
+
+def _source(common_: Common, first: _First) -> str:
+    """Return the code here, as its annotation has it, where that of the first one was recorded."""
+    metadata = msgspec.convert(first.stored["metadata"], ObjectMeta)
+    before = source_of(metadata)
+    if before is None:
+        return ""
+    found = git_source(str(Path.cwd()), GitRecord.COMMIT, common_.note)
+    if found is None or found.commit != before.commit:
+        here = found.commit[:12] if found else "none"
+        common_.note(f"note: {first.name} was submitted from commit {before.commit[:12]}; the one "
+                     f"here is {here}")  # fmt: skip
+    return RunRequest().annotations(found).get(names.RUN_SOURCE, "")
 
 
 def _script(api: Api, space: str, first: _First) -> Script | None:

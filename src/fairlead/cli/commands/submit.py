@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,13 +12,12 @@ import click
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.jobs.after import After, AfterState
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.jobs.simulated import is_simulated
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, SECRETS, Resource
-from fairlead.cli.cluster.dependencies import resolved_after
+from fairlead.cli.cluster.dependencies import after_jobs_of, resolved_after
 from fairlead.cli.cluster.embedded import is_embedded
 from fairlead.cli.cluster.lookup import missing_job
 from fairlead.cli.connection.common import Common, common, now
@@ -44,6 +42,7 @@ from fairlead.cli.script.sbatch_lines import Given
 from fairlead.cli.script.script_notes import script_notes
 from fairlead.cli.sessions.foreground import IDLE_HELP
 from fairlead.cli.submitting.fit import check_fit
+from fairlead.cli.submitting.git_source import git_source
 from fairlead.cli.submitting.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.submitting.startable import (
     image_problem,
@@ -272,6 +271,16 @@ def submit_request(common_: Common, request: JobRequest, program: Program) -> tu
     return api, msgspec.convert(stored, Job)
 
 
+def submit_array(
+    common_: Common, request: JobRequest, program: Program, *, dry_run: bool
+) -> None:  # fmt: skip
+    """Check and store the array of a command, or only check it, and show it; CliError."""
+    api, request = _connected(common_, request)
+    stored = _submit_program(common_, api, request, program, dry_run=dry_run)
+    if not dry_run:
+        _show_stored(common_, [stored], [str(stored["metadata"]["name"])])
+
+
 def read_script(path: str) -> Script:
     """Return the script of a file, standard input for -; CliError."""
     try:
@@ -361,7 +370,7 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     taken = taken_names(api, space)
     base = request.stem or base_name(program)
     if request.is_singleton:
-        request = replace(request, after=(*request.after, *_of_name(api, space, base)))
+        request = replace(request, after=(*request.after, *after_jobs_of(api, space, base)))
     missing = [after.job for after in request.after if after.job not in taken]
     if missing:
         code = Code.NO_SUCH_DEPENDENCY
@@ -369,7 +378,9 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     indices = request.array.indices if request.array is not None else ""
     after = resolved_after(api, space, request.after, indices=indices)
     request = replace(request, after=after)
-    origin = Origin(str(Path.cwd()), local_user(), os.environ, os.uname().nodename)
+    here = str(Path.cwd())
+    source = git_source(here, request.run.git, common_.note)
+    origin = Origin(here, local_user(), os.environ, os.uname().nodename, source)
     if request.chdir is not None:
         request = replace(request, chdir=str(Path(request.chdir).expanduser().absolute()))
     problems = list(local_problems(request, program, origin))
@@ -386,14 +397,6 @@ def _prepare(common_: Common, api: Api, request: JobRequest, program: Program) -
     resource = JOBS if request.array is None else JOB_ARRAYS
     submission = Submission(space, naming, build, program.file, common_.note, resource)
     return _Prepared(submission, pick_name(naming, taken))
-
-
-def _of_name(api: Api, space: str, base: str) -> tuple[After, ...]:
-    """Return that the jobs called `base` or `base-N`, which have not ended, have to end first."""
-    numbered = re.compile(rf"{re.escape(base)}(-\d+)?")
-    jobs = (job for job in api.list(JOBS, namespace=space) if not job.is_finished)
-    found = [job.metadata.name for job in jobs if numbered.fullmatch(job.metadata.name)]
-    return tuple(After(job=name, state=AfterState.FINISHED) for name in sorted(found))
 
 
 def _show_dry_run(common_: Common, prepared: _Prepared, program: Program) -> None:

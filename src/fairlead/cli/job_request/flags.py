@@ -43,6 +43,10 @@ class Flag(Enum):
     PREFLIGHT = "preflight"
     RETRIES = "retries"
     NO_RESTART = "no-restart"
+    PARAM = "param"
+    TAG = "tag"
+    NOTE = "note"
+    GIT = "git"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,18 @@ FLAGS: dict[Flag, FlagInfo] = {
     ),
     Flag.RETRIES: FlagInfo("N", "Restart it up to N times when its program fails. [default: 0]"),
     Flag.NO_RESTART: FlagInfo("", "Do not restart it, not even after the failure of a node."),
+    Flag.PARAM: FlagInfo(
+        "NAME=VALUE",
+        "Record a parameter of the run; members find it in FAIRLEAD_PARAM_NAME; repeatable.",
+        True,
+    ),
+    Flag.TAG: FlagInfo("TAG", "Record a tag, by which fairlead runs finds it; repeatable.", True),
+    Flag.NOTE: FlagInfo("TEXT", "Record a note on the run."),
+    Flag.GIT: FlagInfo(
+        "WHAT",
+        "Record of the git repository here: commit (and which files were changed), diff (also what "
+        "was changed in them) or off. [default: commit with --param, --tag or --note, else off]",
+    ),
 }
 
 

@@ -20,6 +20,7 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Job, JobSpec, Restart, RestartPolicy, Role
 from fairlead.api.jobs.job_array import JobArray, JobArraySpec
 from fairlead.api.jobs.job_mounts import mount_of, volume_of
+from fairlead.api.jobs.run_facts import PARAMETER_PREFIX, RunSource
 from fairlead.api.kubernetes import core
 from fairlead.api.kubernetes.pod_parts import (
     ConfigMapVolumeSource,
@@ -29,9 +30,10 @@ from fairlead.api.kubernetes.pod_parts import (
 from fairlead.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from fairlead.api.values import quantity
 from fairlead.api.values.times import format_time
+from fairlead.cli.job_request.array_flag import ArrayRequest
 from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.environment import passed_variables
-from fairlead.cli.job_request.request import ROLE, ArrayRequest, JobRequest, Target, clean_name
+from fairlead.cli.job_request.request import ROLE, JobRequest, Target, clean_name
 
 SCRIPT_BYTES_MAX = 512 * 1024
 SCRIPT_MOUNT = "/etc/fairlead-script"
@@ -76,6 +78,8 @@ class Origin:
     user: str
     environment: Mapping[str, str]
     host: str = ""
+    #: The code there, where it is recorded.
+    source: RunSource | None = None
 
 
 def interpreter(text: str) -> tuple[str, ...]:
@@ -142,7 +146,7 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
             command = (*interpreter(program.script.text), path, *program.arguments)
             if runs_once(request, program.script):
                 command = (*_batch_command(request), *command)
-    command = tuple(literal(word) for word in command)
+    command = tuple(_with_parameters(literal(word), request) for word in command)
     container = core.Container(
         name=CONTAINER,
         image=request.image,
@@ -170,7 +174,18 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         suspend=request.is_held,
     )  # fmt: skip
     annotations = {names.SUBMITTED_BY: origin.user} if origin.user else {}
+    annotations |= request.run.annotations(origin.source)
     return Job(metadata=ObjectMeta(name=name, annotations=annotations), spec=spec)
+
+
+def _with_parameters(word: str, request: JobRequest) -> str:
+    """Return the word with the variable of a parameter in place of `{name}`; `${name}` is the
+    shell's.
+    """
+    swept = request.array.parameters if request.array is not None else ()
+    for name in (*dict(request.run.parameters), *dict(swept)):
+        word = re.sub(rf"(?<!\$)\{{{name}\}}", f"$({PARAMETER_PREFIX}{name})", word)
+    return word
 
 
 def runs_once(request: JobRequest, script: Script) -> bool:
@@ -229,6 +244,7 @@ def build_array(job: Job, array: ArrayRequest) -> JobArray:
         indices=array.indices,
         template=replace(job.spec, suspend=False),
         parallelism=array.parallelism,
+        parameters=dict(array.parameters),
         suspend=job.spec.suspend,
     )
     return JobArray(metadata=job.metadata, spec=spec)
@@ -346,6 +362,7 @@ def _environment(request: JobRequest, origin: Origin, base: str) -> tuple[core.E
     if request.batch is not None:
         out.update(_slurm_variables(request.batch, origin, base))
     out.update(request.env)
+    out.update(request.run.variables)
     return tuple(core.EnvVar(name=name, value=literal(value)) for name, value in out.items())
 
 

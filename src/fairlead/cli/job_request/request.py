@@ -24,14 +24,15 @@ from fairlead.api.kubernetes.selectors import (
 )
 from fairlead.api.validation.validate import job_name_max
 from fairlead.api.values import quantity
-from fairlead.api.values.indices import IndicesError, parse_indices
 from fairlead.cli.formats.instants import parse_instant
 from fairlead.cli.formats.text import parse_duration, two_spellings
 from fairlead.cli.job_request.after_flag import SINGLETON, parse_after
+from fairlead.cli.job_request.array_flag import ArrayRequest, parse_array
 from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.job_request.mounts import MountError, parse_checkpoint, parse_mount
 from fairlead.cli.job_request.node_kinds import ConstraintError, NamedNodes, features_of, kinds_of
+from fairlead.cli.job_request.run_flags import NO_RUN, RunRequest, parse_run
 from fairlead.input.errors import Code, Problem
 
 #: The one role of a submitted job.
@@ -55,14 +56,6 @@ class Target(Enum):
     LOCAL = "local"
     VIRTUAL = "virtual"
     ANY = "any"
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayRequest:
-    """The indices of an array, as they were written, and how many run at a time."""
-
-    indices: str
-    parallelism: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +101,7 @@ class JobRequest:
     #: It also waits for jobs of its name.
     is_singleton: bool = False
     array: ArrayRequest | None = None
+    run: RunRequest = NO_RUN
     topology: Topology | None = None
     chdir: str | None = None
     target: Target | None = None
@@ -343,26 +337,6 @@ class _Reader:
         """Return the dependencies, each once, in the order given."""
         return parse_after(self._givens, self.complain)
 
-    def array(self) -> ArrayRequest | None:
-        """Return the indices and the limit: INDICES or INDICES%N."""
-        if (given := self.last(Flag.ARRAY)) is None:
-            return None
-        indices, percent, limit = given.value.partition("%")
-        try:
-            parse_indices(indices)
-        except IndicesError as error:
-            self.complain(given, f"'{given.value[:80]}' {error}")
-            return None
-        if not percent:
-            return ArrayRequest(indices)
-        if not re.fullmatch(r"\d{1,9}", limit, re.ASCII) or int(limit) < 1:
-            listed = indices[:80]
-            why = "must end in how many run at a time, from 1"
-            self.complain(given, f"'{listed}%{limit[:20]}' {why}",
-                          help_=f"{listed}%10, or {listed} without a limit")  # fmt: skip
-            return None
-        return ArrayRequest(indices, int(limit))
-
     def topology(self) -> Topology | None:
         """Return the levels: LEVEL, LEVEL:preferred[=DURATION] and LEVEL:slice=K, each once."""
         found: dict[str, str] = {}
@@ -475,7 +449,8 @@ def parse_request(
         not_before=reader.instant(Flag.BEGIN, now),
         deadline=reader.instant(Flag.DEADLINE, now),
         is_singleton=any(each.value == SINGLETON for each in givens.get(Flag.AFTER, ())),
-        array=reader.array(),
+        array=parse_array(reader.last(Flag.ARRAY), reader.complain),
+        run=parse_run(givens, reader.complain),
         topology=reader.topology(),
         chdir=reader.text(Flag.CHDIR),
         target=reader.target(),

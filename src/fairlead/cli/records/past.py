@@ -14,10 +14,11 @@ from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.meta import label_number
 from fairlead.api.names import DEFAULT_NAMESPACE
 from fairlead.api.values.indices import parse_indices
-from fairlead.app.messages import Book, FleetLine, HistoryLine, UseLine
+from fairlead.app.messages import Book, FleetLine, HistoryLine, RunLine, UseLine
 from fairlead.cli.cluster.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.cluster.embedded import LogPart
-from fairlead.cli.cluster.numbers import parse_number
+from fairlead.cli.cluster.lookup import find_job
+from fairlead.cli.cluster.numbers import name_of, parse_number
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.connect import Choice, stopped_data
 from fairlead.cli.connection.transport import Api
@@ -27,7 +28,7 @@ from fairlead.input.errors import CliError, Code, fail
 
 #: Failed elements of an array whose ends are read.
 FAILURES_MAX = 1000
-L = TypeVar("L", HistoryLine, FleetLine, UseLine)
+L = TypeVar("L", HistoryLine, FleetLine, RunLine, UseLine)
 
 
 def stopped(common_: Common) -> Path | None:
@@ -54,6 +55,12 @@ def _in_namespace(common_: Common, source: _Source, query: Mapping[str, str]) ->
     default = source.api.connection.namespace if source.api is not None else DEFAULT_NAMESPACE
     namespace = "" if common_.all_namespaces else common_.space(default)
     return {**query, **({"namespace": namespace} if namespace else {})}
+
+
+def past_runs(common_: Common, store: str, query: Mapping[str, str]) -> list[RunLine]:
+    """Return the runs that match, the latest end first; the namespace is added to the query."""
+    source = _source(common_, store)
+    return _read(source, Book.RUNS, _in_namespace(common_, source, query), RunLine)
 
 
 def past_decisions(common_: Common, store: str, query: Mapping[str, str]) -> list[FleetLine]:
@@ -118,6 +125,23 @@ def past_job(common_: Common, name: str, *, uid: str = "") -> Job | None:
     """
     lines = past_named(common_, "", name, {"limit": "1", **({"uid": uid} if uid else {})})
     return msgspec.convert(lines[0].document, Job) if lines else None
+
+
+def present_or_past_job(common_: Common, store: str, text: str) -> Job:
+    """Return the job of a name or number, or the latest such that has ended; CliError for none."""
+    if not (direct_store(store, os.environ) or stopped(common_)):
+        api = common_.connect()
+        space = common_.space(api.connection.namespace)
+        try:
+            return find_job(api, space, name_of(api, space, text))
+        except CliError as error:
+            if error.problems[0].code is not Code.NO_SUCH_JOB:
+                raise
+    lines = past_named(common_, store, text, {"limit": "1"})
+    if not lines:
+        raise fail(Code.NO_SUCH_JOB, f"no job '{text}' is there or has ended",
+                   help=("fairlead ps -a and fairlead history list them",))  # fmt: skip
+    return msgspec.convert(lines[0].document, Job)
 
 
 def past_failures(common_: Common, array: JobArray) -> list[Job]:

@@ -28,6 +28,7 @@ _RETRY = re.compile(r"-retry-\d+$")
 _OF_THE_FIRST = ("suspend", "cancel", "cancelIndices", "requeueAttempt")
 #: Of metadata: what a person may have put there.
 _KEPT_METADATA = ("labels", "annotations")
+_OF_THE_RUN = (names.RUN_TAGS, names.RUN_NOTE)
 _OURS, _KUBECTL = f"{names.GROUP}/", "kubectl.kubernetes.io/"
 
 
@@ -94,20 +95,23 @@ def indices_of(positions: int, indices: Indices) -> str:
 
 def successor(
     resource: Resource[Any], stored: Obj, name: str, *, user: str, without: frozenset[str],
-    indices: str,
+    indices: str, source: str = "",
 ) -> Obj:  # fmt: skip
     """Return the manifest of a stored job or array under a new name.
 
-    `without` are jobs that it waited for and waits for no more; `indices` those of an array.
+    `without` are jobs that it waited for and waits for no more; `indices` those of an array;
+    `source` is the code of the new one, as its annotation has it.
     """
     metadata: Obj = {"name": name}
     for key in _KEPT_METADATA:
         kept = {each: value for each, value in (stored["metadata"].get(key) or {}).items()
-                if not each.startswith((_OURS, _KUBECTL))}  # fmt: skip
+                if each in _OF_THE_RUN or not each.startswith((_OURS, _KUBECTL))}  # fmt: skip
         if kept:
             metadata[key] = kept
     if user:
         metadata.setdefault("annotations", {})[names.SUBMITTED_BY] = user
+    if source:
+        metadata.setdefault("annotations", {})[names.RUN_SOURCE] = source
     spec: Obj = {
         key: value for key, value in copy.deepcopy(stored["spec"]).items()
         if key not in _OF_THE_FIRST
@@ -119,8 +123,8 @@ def successor(
         template.pop("priority", None)  # it follows from the class, which may have changed
     if without:
         template["after"] = [each for each in template["after"] if each["job"] not in without]
-    for source in _scripts(template, str(stored["metadata"]["name"])):
-        source["name"] = config_map_name(name)
+    for script in _scripts(template, str(stored["metadata"]["name"])):
+        script["name"] = config_map_name(name)
     return {"apiVersion": resource.api_version, "kind": resource.kind,
             "metadata": metadata, "spec": spec}  # fmt: skip
 

@@ -10,7 +10,7 @@ from fairlead.decide.arrays.actions import (
     SuspendElement,
     WriteArrayStatus,
 )
-from fairlead.decide.arrays.environment import element_environment
+from fairlead.decide.arrays.environment import element_annotations, element_environment
 from fairlead.decide.arrays.lifecycle import decide_array
 from fairlead.decide.arrays.view import ArraysPolicy, ArrayView, ElementRefusal
 
@@ -27,5 +27,6 @@ __all__ = [
     "SuspendElement",
     "WriteArrayStatus",
     "decide_array",
+    "element_annotations",
     "element_environment",
 ]

@@ -28,6 +28,7 @@ from fairlead.decide.attempts.backoff import refusals_in_a_row
 from fairlead.decide.attempts.end_reason import EndReason, end_of, refusal_of
 from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.record import new_record, with_attempt
+from fairlead.decide.attempts.run_facts import fold_run
 from fairlead.decide.attempts.seats import covers
 from fairlead.decide.attempts.status import StatusDraft, back_off_verdict, backing_off
 from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
@@ -163,7 +164,8 @@ def _after_attempt(view: JobView, ended: Attempt) -> Decision[Action]:
     revised = _revise(view, draft, ended)
     if revised:
         return Decision(revised)
-    draft = draft.set(progress=fold_progress(job.status.progress, view.reported))
+    draft = draft.set(progress=fold_progress(job.status.progress, view.reported),
+                      run=fold_run(job.status.run, view.run))  # fmt: skip
     following = next_step(job, ended, view.policy)
     # Pods that have ended stay readable after the last attempt; otherwise they make way.
     going = [p for p in view.pods.all() if not (isinstance(following, Fail) and p.is_terminal)]

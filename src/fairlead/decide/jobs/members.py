@@ -233,6 +233,10 @@ def _member_env(rank: str, index: str) -> tuple[EnvVar, ...]:
     )
 
 
+#: Members append progress, and what they record of their run, to one file.
+_REPORTS = (names.ENV_PROGRESS_FILE, names.ENV_RUN_FILE)
+
+
 def _with_env(
     container: Container, user_env: tuple[EnvVar, ...], member_env: tuple[EnvVar, ...]
 ) -> Container:
@@ -263,7 +267,7 @@ def _prepare(
         user_env = tuple(v for v in container.env if v.name not in shared.reserved)
         ours, file = shared.env, progress_file(container)
         if file != TERMINATION_LOG:
-            ours = {**ours, names.ENV_PROGRESS_FILE: EnvVar(names.ENV_PROGRESS_FILE, file)}
+            ours = {**ours, **{name: EnvVar(name, file) for name in _REPORTS}}
         user_names = {v.name for v in user_env}
         own_mounts = (m for m in container.volume_mounts if m.mount_path not in paths)
         prepared = replace(
@@ -300,7 +304,7 @@ def _gang_variables(job: Job, policy: JobsPolicy) -> dict[str, str]:
         names.ENV_JOB_UID: job.metadata.uid,
         names.ENV_ATTEMPT: str(job.status.attempt),
         names.ENV_HOSTFILE: f"{names.PEERS_MOUNT}/{HOSTFILE}",
-        names.ENV_PROGRESS_FILE: TERMINATION_LOG,
+        **dict.fromkeys(_REPORTS, TERMINATION_LOG),
         "WORLD_SIZE": size,
         "LOCAL_RANK": "0",
         "LOCAL_WORLD_SIZE": "1",

@@ -18,6 +18,7 @@ from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.record import with_attempt
+from fairlead.decide.attempts.run_facts import fold_run
 from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.jobs import failure_cause, members, native, preempted, preflight
 from fairlead.decide.jobs.actions import (
@@ -55,7 +56,8 @@ _YIELD_SECONDS = 0.5
 def decide_open_attempt(view: JobView, attempt: Attempt) -> Decision[Action]:
     """Decide about a job whose current attempt has begun and not ended."""
     job, draft = view.job, view.draft
-    draft = draft.set(progress=fold_progress(job.status.progress, view.reported))
+    draft = draft.set(progress=fold_progress(job.status.progress, view.reported),
+                      run=fold_run(job.status.run, view.run))  # fmt: skip
     gated = preflight.gate_result(view, attempt)
     if gated is not None:
         return Decision(_gate_judged(view, draft, attempt, gated), wake_at=view.late_until or None)

@@ -13,9 +13,11 @@ from enum import Enum
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Progress, owner_reference_of
+from fairlead.api.jobs.run_facts import RunFacts
 from fairlead.api.kubernetes.core import ContainerStateTerminated, ContainerStatus, Pod
 from fairlead.api.meta import label_number
 from fairlead.decide.attempts.record import newest_version
+from fairlead.decide.attempts.run_facts import read_run
 from fairlead.decide.jobs.progress import fold_progress, read_progress
 from fairlead.decide.pinning import node_of, refusal_of
 
@@ -240,6 +242,10 @@ class JobPods:
     #: pods that are gone included.
     progress: Progress | None = None
     progress_attempt: int = 0
+    #: What the member of the lowest rank among those that reported any says of the run, and its
+    #: attempt, the latest, and rank; pods that are gone included.
+    run: RunFacts | None = None
+    run_of: tuple[int, int] = (0, 0)
 
     #: How many pods there are on each node.
     nodes: dict[str, int] = field(default_factory=dict)
@@ -276,6 +282,11 @@ class JobPods:
             if member.attempt > self.progress_attempt:
                 self.progress, self.progress_attempt = None, member.attempt
             self.progress = fold_progress(self.progress, reported)
+        attempt_before, rank_before = self.run_of
+        is_first = member.attempt == attempt_before and member.rank <= rank_before
+        counts = is_first or member.attempt > attempt_before
+        if counts and (run := read_run(pod)) is not None:
+            self.run, self.run_of = run, (member.attempt, member.rank)
 
     def drop(self, pod: Pod) -> None:
         """Record that a pod is gone."""

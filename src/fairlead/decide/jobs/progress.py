@@ -6,7 +6,8 @@
 The file is the container's termination message. A kubelet makes it, writable for every user, and
 copies its last 4 KiB into the pod's status when the container ends: that costs no agent, no right
 of the pod's user and no request of its own. The embedded node follows the file while the container
-runs, and writes what is new to an annotation of the pod.
+runs, and writes what is new to an annotation of the pod. What a member records of its run
+(`fairlead.run`) is in the same file.
 
 A member writes these lines, so they prove nothing: what cannot be read is ignored, and the latest
 such line is reported as ignored. What is returned can be written on a job: steps are 64-bit
@@ -14,6 +15,8 @@ integers, instants are instants.
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 import msgspec
 from msgspec.structs import replace
@@ -23,6 +26,7 @@ from fairlead.api.jobs.job import Progress
 from fairlead.api.kubernetes.core import Container, Pod
 from fairlead.api.values.bounds import STEP_MAX
 from fairlead.api.values.times import parse_time
+from fairlead.run import RunFold
 
 #: What a node writes has some hundred characters; this many cannot be nested too deep to decode.
 _ANNOTATION_LENGTH_MAX = 500
@@ -56,6 +60,11 @@ def decode_line(raw: bytes) -> ProgressLine | None:
         return None
     saved = line.checkpoint_step or 0
     return line if min(line.step, saved) >= 0 and max(line.step, saved) <= STEP_MAX else None
+
+
+def is_fact(line: Mapping[str, object] | None) -> bool:
+    """True for a line that `RunFold.take` took in and that is no report of progress as well."""
+    return line is not None and ("step" not in line or "metric" in line)
 
 
 def after_line(latest: Progress | None, line: ProgressLine, at: str | None) -> Progress:
@@ -115,6 +124,8 @@ def _last_words(message: str, ended_at: str | None) -> Progress | None:
     found: Progress | None = None
     for text in message.splitlines():
         raw = text.encode(errors="replace")
+        if is_fact(RunFold().take(raw)):
+            continue
         line = decode_line(raw)
         if line is not None:
             found = after_line(found, line, _instant(ended_at))

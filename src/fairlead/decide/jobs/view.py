@@ -9,6 +9,7 @@ from enum import Enum
 import msgspec
 
 from fairlead.api.jobs.job import Job, MemberCounts, Progress
+from fairlead.api.jobs.run_facts import RunFacts
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import member_counts
 from fairlead.decide.attempts.status import StatusDraft
@@ -191,6 +192,12 @@ class JobView(msgspec.Struct, frozen=True):
         """What members of the current attempt have reported, pods that are gone included."""
         pods = self.pods
         return pods.progress if pods.progress_attempt == self.job.status.attempt else None
+
+    @property
+    def run(self) -> RunFacts | None:
+        """What a member of the current attempt reported of the run, also once its pod is gone."""
+        pods = self.pods
+        return pods.run if pods.run_of[0] == self.job.status.attempt else None
 
     @property
     def refused(self) -> PodRefusal | None:

@@ -6,11 +6,10 @@ import asyncio
 import os
 import random
 import zlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from fairlead.api import names
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.api.status import ApiError, Conflict, NotFound
@@ -262,10 +261,10 @@ class PodHost:
             lambda: self._client.patch(PODS, name, body, namespace=namespace, subresource="status"),
         )
 
-    async def write_progress(self, pod: Pod, text: str) -> None:
-        """Write the progress annotation; silently when the pod is gone."""
+    async def write_reports(self, pod: Pod, annotations: Mapping[str, str]) -> None:
+        """Write what the pod's program reports; silently when the pod is gone."""
         namespace, name = pod.metadata.key
-        body = {"metadata": {"uid": pod.metadata.uid, "annotations": {names.PROGRESS: text}}}
+        body = {"metadata": {"uid": pod.metadata.uid, "annotations": annotations}}
         await self.persist(
             f"pod {namespace}/{name}",
             lambda: self._client.patch(PODS, name, body, namespace=namespace),

@@ -36,7 +36,7 @@ from fairlead.embedded.local.endings import (
 from fairlead.embedded.local.host import PodHost
 from fairlead.embedded.local.poddir import PodDir, PodRecordFile
 from fairlead.embedded.local.process import Run
-from fairlead.embedded.local.progress import ProgressFile, encode_progress
+from fairlead.embedded.local.progress import MemberReports
 from fairlead.embedded.local.track import ContainerTrack, final_phase, has_failed, tracks_of
 from fairlead.embedded.local.use import PodLooks
 from fairlead.embedded.virtual.status import (
@@ -65,7 +65,7 @@ class LocalPod:
         self._inits = tracks_of(pod.spec.init_containers)
         self._tracks = tracks_of(pod.spec.containers)
         self._volumes: dict[str, Path] = {}
-        self._progress: ProgressFile | None = None
+        self._reports = MemberReports(lambda new: host.write_reports(self.pod, new), host.now)
         self._reason = self._message = self._disrupted = ""
         self._rejected = False
         self._over: PodPhase | None = None
@@ -133,6 +133,7 @@ class LocalPod:
         await self._end_logs()
         self._host.release(self.pod)  # once it is gone, others may come for what it had
         if not self.is_gone:
+            await self._reports.look(is_last=True)
             await self._sync()
             await self._host.confirm_deletion(self.pod)
         await self._host.remove(self.directory)
@@ -157,6 +158,7 @@ class LocalPod:
         if timed_out and not self._deleted.is_set():
             await self._deadline()
         if self._over is not None:
+            await self._reports.look(is_last=True)
             await self._end_logs()
             self._host.release(self.pod)
             await self._sync()
@@ -301,7 +303,8 @@ class LocalPod:
             self._refuse(error)
             return
         async with asyncio.TaskGroup() as watchers:
-            reporter = watchers.create_task(self._report_progress())
+            seconds = self._host.options.progress_seconds
+            reporter = watchers.create_task(self._reports.follow(seconds))
             for track in self._inits:
                 await self._run_container(track, launches[track.spec.name])
                 if has_failed(track):
@@ -311,7 +314,6 @@ class LocalPod:
                     for track in self._tracks:
                         group.create_task(self._run_container(track, launches[track.spec.name]))
             reporter.cancel()
-        await self._look_at_progress()
         self._over = final_phase(self._every)
 
     async def _launches(self) -> dict[str, ContainerLaunch]:
@@ -348,8 +350,7 @@ class LocalPod:
                 cwd=str(self.directory.work(container.name)),
             )  # fmt: skip
         first = launches[pod.spec.containers[0].name].env.get(names.ENV_PROGRESS_FILE)
-        if first and self._progress is None:
-            self._progress = ProgressFile(Path(first), read_progress(pod))
+        self._reports.begin(first, read_progress(pod))
         return launches
 
     async def _run_container(self, track: ContainerTrack, launch: ContainerLaunch) -> None:
@@ -446,17 +447,6 @@ class LocalPod:
 
     # Reports
 
-    async def _report_progress(self) -> None:
-        while True:
-            await asyncio.sleep(self._host.options.progress_seconds)
-            await self._look_at_progress()
-
-    async def _look_at_progress(self) -> None:
-        file = self._progress
-        if file is None or not file.look(self._host.now()) or file.latest is None:
-            return
-        await self._host.write_progress(self.pod, encode_progress(file.latest))
-
     async def _waiting(self, reason: str, message: str) -> None:
         for track in self._every:
             if track.run is None:
@@ -497,4 +487,5 @@ class LocalPod:
             message=self._message,
             disrupted=self._disrupted,
             use=self.use.text() if self._over else "",
+            run=self._reports.run_text() if self._over else "",
         )

@@ -103,6 +103,8 @@ class PodNow:
     #: JSON of `api.use.MemberUse`, once it has ended.
     use: str = ""
     init_containers: tuple[ContainerNow, ...] = ()
+    #: What its program reported of its run, as JSON of `api.run_facts.RunFacts`.
+    run: str = ""
 
 
 def terminated(
@@ -147,8 +149,8 @@ def pod_patch(pod: Pod, now: PodNow) -> dict[str, Any]:
     if now.message or pod.status.message:
         status["message"] = now.message or None
     metadata: dict[str, Any] = {"uid": pod.metadata.uid}
-    if now.use:
-        metadata["annotations"] = {names.USE: now.use}
+    if kept := {key: text for key, text in ((names.USE, now.use), (names.RUN, now.run)) if text}:
+        metadata["annotations"] = kept
     return {"metadata": metadata, "status": status}
 
 

@@ -275,6 +275,8 @@ def members_change(stem: str, rng: random.Random) -> Sequence[Call]:
             meta("annotations", names.PROGRESS, '{"x":' + "[" * 5_000),
             meta("annotations", names.PROGRESS, '{"step":1,"checkpointStep":1}'),
             meta("annotations", names.USE, '{"milliseconds":9007199254740992,"cpu":[null]}'),
+            meta("annotations", names.RUN, '{"metrics":{"x":{"count":1,"last":9e99}}}'),
+            meta("annotations", names.RUN, '{"params":' + "[" * 3_000),
             {"metadata": {"ownerReferences": None}}, {"metadata": {"finalizers": ["a.b/c"]}},
             meta("labels", names.GANG_SCHEDULING, "enabled"),
         )

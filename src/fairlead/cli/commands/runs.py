@@ -1,0 +1,197 @@
+"""`runs`: what jobs recorded of themselves, as a list, one by one, and side by side."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+
+import click
+
+from fairlead.api import names
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job_array import element_name
+from fairlead.api.resources import JOBS
+from fairlead.api.values.times import parse_time
+from fairlead.app.messages import RunLine
+from fairlead.cli.cluster.archive import direct_store
+from fairlead.cli.commands.resubmit import resubmit
+from fairlead.cli.connection.common import (
+    Common,
+    Format,
+    check_choice,
+    common,
+    dump,
+    now,
+    seconds_of,
+)
+from fairlead.cli.connection.completers import complete_jobs, words
+from fairlead.cli.formats.csv_table import as_csv
+from fairlead.cli.formats.table import Column
+from fairlead.cli.job_request.arrays import is_one, parse_reference
+from fairlead.cli.records.past import past_runs, present_or_past_job, stopped
+from fairlead.cli.views.runs import (
+    FIXED,
+    default_columns,
+    details,
+    difference_rows,
+    differences,
+    keys_of,
+    run_columns,
+    run_facts,
+    run_rows,
+    run_text,
+    sorted_runs,
+    value_of,
+)
+from fairlead.decide.attempts.run_facts import run_summary
+from fairlead.input.errors import Code, Exit, fail
+from fairlead.input.suggest import nearest
+
+LIMIT_DEFAULT, LIMIT_MAX = 50, 100_000
+COMPARED_MAX = 20
+_FORMATS = ("table", "json", "yaml", "csv", "name")
+EPOCH = "1970-01-01T00:00:00Z"
+_STORE_HELP = "Read from here. Also: FAIRLEAD_HISTORY_URL."
+
+
+@click.group(
+    invoke_without_command=True,
+    epilog="""Examples:
+
+    \b
+      fairlead runs --tag sweep1 --sort -acc
+      fairlead runs --tag sweep1 --columns name,lr,acc,acc.max -o csv
+      fairlead runs show train-1
+      fairlead runs compare train-1 train-2
+      fairlead runs rerun train-1
+    """,
+)
+@click.option("--tag", metavar="TAG", default="", help="Only runs with this tag.")
+@click.option("--since", metavar="DURATION", help="Only runs that ended this long ago or later.")
+@click.option("--sort", "sort", metavar="[-]COLUMN", default="",
+              help="By this column, with a dash descending. [default: latest first]")  # fmt: skip
+@click.option("--columns", metavar="NAME,...", default="",
+              help="Fixed ones (name, state, user, time, ended, tags, note, commit), parameters, "
+              "and metrics, as acc, acc.min, acc.max.")  # fmt: skip
+@click.option("--limit", metavar="N", default=LIMIT_DEFAULT, show_default=True,
+              type=click.IntRange(1, LIMIT_MAX), help="At most so many.")  # fmt: skip
+@click.option("--history", "store", metavar="URL|FILE", default="", help=_STORE_HELP)
+@click.option("-o", "--output", "form", metavar="FORMAT", default="table", show_default=True,
+              shell_complete=words(*_FORMATS), help="table, json, yaml, csv or name.")  # fmt: skip
+@click.option("--no-headers", "headless", is_flag=True, help="Leave the header line out.")
+@common(output=False)
+def runs(
+    common_: Common, *, tag: str, since: str | None, sort: str, columns: str, limit: int,
+    store: str, form: str, headless: bool,
+) -> int:  # fmt: skip
+    """Show runs: jobs with parameters, tags, notes or metrics.
+
+    Those that run are shown with what they reported so far, and those that ended also once their
+    objects are gone. Elements of arrays are runs of their own.
+    """
+    if click.get_current_context().invoked_subcommand is not None:
+        return Exit.OK
+    check_choice(form, _FORMATS, "-o")
+    query = {"limit": str(LIMIT_MAX if sort else limit), **({"tag": tag} if tag else {})}
+    if since is not None:
+        query["since"] = f"{now() - seconds_of(since, '--since'):.3f}"
+    lines = _present_runs(common_, store, tag)
+    known = {line.uid for line in lines}
+    lines += [line for line in past_runs(common_, store, query) if line.uid not in known]
+    keys = [each.strip() for each in columns.split(",")] if columns else []
+    _check_columns(lines, [*keys, *([sort.removeprefix("-")] if sort else [])])
+    shown = (sorted_runs(lines, sort, now()) if sort else lines)[:limit]
+    keys = keys or default_columns(shown, with_namespace=common_.all_namespaces)
+    if form == "csv":
+        rows = [[value_of(line, key, now()) for key in keys] for line in shown]
+        common_.emit(as_csv(keys, rows))
+    elif form == "name":
+        common_.lines(line.name for line in shown)
+    elif form != "table":
+        common_.emit(dump([run_facts(line) for line in shown], Format(form)))
+    else:
+        replace(common_, headers=not headless).table(
+            run_columns(keys), run_rows(shown, keys, now()),
+            empty="no run was recorded that matches; fairlead submit --tag and fairlead.run do",
+        )  # fmt: skip
+    return Exit.OK
+
+
+def _present_runs(common_: Common, store: str, tag: str) -> list[RunLine]:
+    """Return the runs that have not ended, the latest first; none where a store is read."""
+    if direct_store(store, os.environ) or stopped(common_):
+        return []
+    api = common_.connect()
+    space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
+    found: list[tuple[float, RunLine]] = []
+    for job in api.list(JOBS, namespace=space):
+        summary = None if job.is_finished else run_summary(job)
+        if summary is None or (tag and tag not in summary.tags):
+            continue
+        meta, began = job.metadata, job.status.started_at
+        line = RunLine(
+            meta.uid, meta.namespace, meta.name, job.status.state,
+            meta.annotations.get(names.SUBMITTED_BY, ""),
+            None if began is None else round(parse_time(began) * 1000), None, summary,
+        )  # fmt: skip
+        found.append((parse_time(meta.creation_timestamp or EPOCH), line))
+    return [line for _, line in sorted(found, key=lambda each: (-each[0], each[1].name))]
+
+
+def _check_columns(lines: Sequence[RunLine], keys: Sequence[str]) -> None:
+    """Refuse a column that no run has; CliError."""
+    params, metrics = keys_of(lines)
+    known = {*FIXED, *params, *metrics}
+    known |= {f"{name}.{which}" for name in metrics for which in ("min", "max")}
+    for key in keys:
+        if lines and key not in known:
+            near = nearest(key, known)
+            raise fail(Code.BAD_VALUE, f"no run that is listed has '{key}'",
+                       help=(f"did you mean {near}?" if near else
+                             f"there are: {', '.join(sorted(known))}",))  # fmt: skip
+
+
+def _job(common_: Common, store: str, text: str) -> Job:
+    """Return the job of a name, a number or NAME[INDEX], present or past; CliError."""
+    reference = parse_reference(text)
+    if is_one(reference):
+        text = element_name(reference.name, int(reference.indices or 0))
+    return present_or_past_job(common_, store, text)
+
+
+@runs.command()
+@click.argument("job", metavar="JOB", shell_complete=complete_jobs)
+@click.option("--history", "store", metavar="URL|FILE", default="", help=_STORE_HELP)
+@common()
+def show(common_: Common, *, job: str, store: str) -> int:
+    """Show all that is known of a run: code, command, parameters, metrics with their course."""
+    found = _job(common_, store, job)
+    if common_.is_structured:
+        common_.data(details(found))
+    else:
+        common_.lines(run_text(found, now()))
+    return Exit.OK
+
+
+@runs.command()
+@click.argument("jobs", metavar="JOB JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
+@click.option("--all", "everything", is_flag=True, help="Also what is the same in all of them.")
+@click.option("--history", "store", metavar="URL|FILE", default="", help=_STORE_HELP)
+@common()
+def compare(common_: Common, *, jobs: tuple[str, ...], everything: bool, store: str) -> int:
+    """Show what differs between runs: parameters, code, image, command, metrics."""
+    if not 2 <= len(jobs) <= COMPARED_MAX:
+        raise fail(Code.BAD_VALUE, f"compare takes 2 to {COMPARED_MAX} runs, got {len(jobs)}",
+                   help=("fairlead runs compare train-1 train-2",))  # fmt: skip
+    found = differences([_job(common_, store, job) for job in jobs], everything=everything)
+    if common_.is_structured:
+        rows = [{"what": what, **dict(zip(jobs, values, strict=True))} for what, values in found]
+        common_.data(rows)
+        return Exit.OK
+    columns = [Column("WHAT"), *(Column(job, may_cut=True) for job in jobs)]
+    common_.table(columns, difference_rows(found), empty="these runs do not differ")
+    return Exit.OK
+
+
+runs.add_command(resubmit, "rerun")
