@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tests.property.placement_world import BOUNDED
 from tests.property.test_devices import pod_of
 
+from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.devices import ResourceClaimTemplate
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
@@ -123,12 +124,16 @@ def state_of(case: Case) -> ClusterState:
     return ClusterState.of(nodes, devices=DeviceTable(slices, classes, templates))
 
 
-@given(cases())
+@given(cases(), st.booleans())
 @settings(BOUNDED)
-def test_members_find_devices_that_are_alike_whichever_others_got(case: Case) -> None:
+def test_members_find_devices_that_are_alike_whichever_others_got(
+    case: Case, is_late: bool,
+) -> None:  # fmt: skip
+    """`is_late`: the members of a gang get their devices after the next one was placed."""
     state, rng = state_of(case), random.Random(case.seed)
     placement = PlacementState(state)
-    are_all_alike = True
+    waiting: list[tuple[Job, Wish]] = []
+    are_all_alike = not is_late
     for age, (name, (count, wish)) in enumerate(case.jobs.items()):
         job = make_job(name, count=count, gpus=0, cpu="1", created=EPOCH - 99 + age)
         job = with_device_claims(job, name)
@@ -139,20 +144,29 @@ def test_members_find_devices_that_are_alike_whichever_others_got(case: Case) ->
         if are_all_alike:
             room = sum(case.bundles(node, wish) for node in case.nodes)
             assert bool(placed) == (room >= count), (room, decision.verdicts)
-        if not placed:
+        if placed:
+            job = replace(job, status=replace(job.status, placement=placed[0].placement))
+            state.job_changed(job)
+            waiting.append((job, wish))
+        else:
             state.job_deleted(job.metadata.key)
-            continue
-        nodes = placed[0].placement.roles[0].nodes
-        job = replace(job, status=replace(job.status, placement=placed[0].placement))
-        state.job_changed(job)
-        for i, node in enumerate(nodes):
-            found = case.find(node, wish, rng)
-            assert found is not None, "a member has no devices where it was placed"
-            case.taken.setdefault(node, set()).update(found)
-            pod = pod_of(job, i, node)
-            state.pod_changed(pod)
-            claim = make_device_claim(
-                f"{pod.metadata.name}-gpu", pod=pod.metadata.name,
-                has=[(node, f"d{d}") for d in sorted(found)],
-            )  # fmt: skip
-            state.devices.put_claim(claim.metadata.key, claim)
+        while len(waiting) > is_late:
+            allocate(state, case, *waiting.pop(rng.randrange(len(waiting))), rng=rng)
+    while waiting:
+        allocate(state, case, *waiting.pop(rng.randrange(len(waiting))), rng=rng)
+
+
+def allocate(state: ClusterState, case: Case, job: Job, wish: Wish, *, rng: random.Random) -> None:
+    """Give the members of a job devices, one after the other, as kube-scheduler may."""
+    assert job.status.placement is not None
+    for i, node in enumerate(job.status.placement.roles[0].nodes):
+        found = case.find(node, wish, rng)
+        assert found is not None, "a member has no devices where it was placed"
+        case.taken.setdefault(node, set()).update(found)
+        pod = pod_of(job, i, node)
+        state.pod_changed(pod)
+        claim = make_device_claim(
+            f"{pod.metadata.name}-gpu", pod=pod.metadata.name,
+            has=[(node, f"d{d}") for d in sorted(found)],
+        )  # fmt: skip
+        state.devices.put_claim(claim.metadata.key, claim)
