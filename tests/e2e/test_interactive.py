@@ -156,10 +156,10 @@ def test_a_shell_has_the_terminal_its_size_and_its_keys(shell: Shell) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
-def test_a_shell_whose_client_is_ended_leaves_no_process(
+def test_a_terminal_of_exec_whose_client_is_ended_leaves_no_process(
     shell: Shell, number: signal.Signals
 ) -> None:
-    terminal = Terminal(shell, "shell", "one")
+    terminal = Terminal(shell, "exec", "--tty", "one", "--", "sh")
     terminal.type(b"trap '' HUP; echo pid-$$-\n")
     terminal.until(b"-\r\n")
     while (

@@ -99,9 +99,7 @@ def test_a_terminal_outlives_cut_connections_and_its_killed_client_and_ends_with
     second.until(b"line-300")
     second.resize(45, 120)
     second.process.send_signal(signal.SIGWINCH)
-    second.type(
-        b"until [ \"$(stty size)\" = '45 120' ]; do sleep 0.1; done; echo $kept on $RANK.\n"
-    )
+    second.type(b"until [ \"$(stty size)\" = '45 120' ]; do sleep 0.1; done; echo $kept/$RANK.\n")
     second.until(b"42/0.")
     second.type(b"exit 7\n")
     assert second.end() == 7
@@ -116,9 +114,7 @@ def test_a_terminal_outlives_cut_connections_and_its_killed_client_and_ends_with
     shell.type(b"\x1dd")
     assert shell.end() == 0
     assert "beside/worker-0:" in client.run("sessions")
-    assert client.processes("beside", 0, "sleep")
+    assert client.processes("beside", 0, "1234")
     client.run("cancel", "beside")
-    client.until(
-        "beside", "its processes end", lambda _: not client.processes("beside", 0, "sleep")
-    )
+    client.until("beside", "its processes end", lambda _: not client.processes("beside", 0, "1234"))
     assert client.run("sessions") == ""

@@ -1,4 +1,4 @@
-"""Programs and ports beside a member of a job, joined with this terminal.
+"""Programs, terminals, ports and files of a member of a job, joined with this machine.
 
-Begin with `session.py`.
+Begin with `session.py`; `held_terminal.py` is this side of terminals that stay in the member.
 """

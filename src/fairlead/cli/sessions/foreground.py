@@ -132,7 +132,8 @@ class HeldSession:
         """Say how it has ended, where the terminal does not show that."""
         from fairlead.cli.sessions.held_terminal import SessionEnding
 
-        place = f"{self.job.metadata.name}/{task_of(self.pod)}:{outcome.name}"
+        place = f"{self.job.metadata.name}/{task_of(self.pod)}"
+        place += f":{outcome.name}" if outcome.name else ""
         again = f"fairlead attach{self.common_.where()} {place}"
         note = self.common_.note
         match outcome.ending:

@@ -406,7 +406,7 @@ class HeldTerminal:
                 keys = b""  # the terminal is gone
             kept, leaves = key.feed(keys)
             self._typed += kept
-            if leaves or not keys or (not self._is_joined and self.name and _CTRL_C in keys):
+            if leaves or not keys or (not self._is_joined and _CTRL_C in keys):
                 self._leaves.set()
             self._changed.set()
 
