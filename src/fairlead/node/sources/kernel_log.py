@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from math import inf
 from pathlib import Path
 
@@ -28,6 +28,8 @@ from fairlead.node.xids import FELL_OFF, RECOVERY_ACTION, XidCode, XidTable
 XID, SXID = "gpu-xid", "nvswitch-sxid"
 #: GPUs whose last code is remembered; a machine has 16 at most.
 GPUS_MAX = 256
+#: Addresses and identities that are kept: a storm repeats few lines hundreds of thousands of times.
+_KEPT_MAX = 1024
 _XID = re.compile(r"NVRM: Xid \(([^)]{1,80})\): (\d{1,6})\b")
 _SXID = re.compile(r"SXid \(([^)]{1,80})\): (\d{1,6})\b")
 _FELL_OFF = re.compile(
@@ -64,12 +66,12 @@ class _Lines:
             self._xid(_address(match[1]), int(match[2]), text, at)
         elif match := _SXID.search(text):
             found = self.table.sxid(int(match[2]), text)
-            self._observe(identity(SXID, _address(match[1]), (match[2],)), found, text, at)
+            self._observe(_identity(SXID, _address(match[1]), match[2]), found, text, at)
         elif match := _FELL_OFF.search(text):
             self._xid(_address(match[1]), FELL_OFF, text, at)
 
     def _xid(self, gpu: str, code: int, text: str, at: Moment) -> None:
-        of = identity(XID, gpu, (str(code),))
+        of = _identity(XID, gpu, str(code))
         found = self.table.xid(code, text)
         if code == RECOVERY_ACTION and _NO_RECOVERY in text:
             self.observations = [each for each in self.observations if each.identity != of]
@@ -117,6 +119,12 @@ def judge(
     )  # fmt: skip
 
 
+@lru_cache(_KEPT_MAX)
+def _identity(check: str, address: str, code: str) -> Identity:
+    return identity(check, address, (code,))
+
+
+@lru_cache(_KEPT_MAX)
 def _address(text: str) -> str:
     """Return a PCI address as all lines write it; what has none stays as it is."""
     match = _ADDRESS.search(text)
