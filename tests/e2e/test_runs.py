@@ -27,11 +27,11 @@ fairlead.run.note("done \\x1b]0;title\\x07</script>")
 #: Writes single facts and what is none, ends in the middle of a line, and is killed.
 HOSTILE = """
 import os, sys
-with open(os.environ["FAIRLEAD_RUN_FILE"], "ab", 0) as file:
+with open(os.environ["FAIRLEAD_RUN_FILE"], "ab") as file:
     file.write(b'{"step": 7, "checkpoint": true}\\n')
     file.write(b'not json \\xff\\n{"metric": "\\x1b[31m", "value": 1}\\n[[[[[[\\n')
-    for value in range(300_000):
-        file.write(b'{"metric": "loss", "value": %d}\\n' % value if value % 2 else b"")
+    for value in range(100_000):
+        file.write(b'{"metric": "loss", "value": %d}\\n' % value)
     file.write(b'{"metric": "loss", "val')
 os.kill(os.getpid(), 9)
 """
@@ -100,12 +100,12 @@ def test_runs_are_recorded_listed_compared_and_run_again(shell: Shell) -> None:
 
 
 def test_hostile_lines_and_a_program_that_is_killed_in_one(shell: Shell) -> None:
-    shell.run("run", "--name", "bad", *program(shell, HOSTILE), code=None)
+    shell.run("run", "--no-restart", "--name", "bad", *program(shell, HOSTILE), code=None)
     found = shown(shell, "bad")
     assert found["state"] == "Failed"
     [loss] = found["metrics"].values()  # type: ignore[attr-defined] # JSON
     assert {key: loss[key] for key in ("last", "count", "min", "max")} == {
-        "last": 299_999, "count": 150_000, "min": 1, "max": 299_999,
+        "last": 99_999, "count": 100_000, "min": 0, "max": 99_999,
     }  # fmt: skip
     assert len(loss["steps"]) == 32
     assert "isPartial" not in found

@@ -54,8 +54,7 @@ _COLUMNS = tuple(f.name for f in fields(JobRecord))
 #: What tables of earlier versions lack; those versions still write to a table that has it.
 _LATER_NUMBERS = ("number", "array_number")
 _LATER_COLUMNS = (*_LATER_NUMBERS, "run")
-_RUN_COLUMNS = tuple(f.name for f in fields(RunRow))
-_RUN_NAMES = ", ".join(f'"{name}"' for name in _RUN_COLUMNS)
+_RUN_NAMES = ", ".join(f'"{name}"' for name in RunRow._fields)
 #: Rows that one statement reads of a list of runs: some hundred bytes each.
 RUNS_PAGE_MAX = 1_000
 _NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
@@ -423,8 +422,9 @@ async def run_pages(
     """Yield what a query of runs finds; `select` returns the rows of a statement."""
     left, after = query.limit, None
     while left > 0:
-        rows = [RunRow(*row) for row in await select(dialect.find_runs(query, after))]
-        found = tuple([row for row in rows if has_tag(row.run, query.tag)][:left])
+        rows = list(map(RunRow._make, await select(dialect.find_runs(query, after))))
+        tagged = [row for row in rows if has_tag(row.run, query.tag)] if query.tag else rows
+        found = tuple(tagged[:left])
         if found:
             yield found
         if len(rows) < RUNS_PAGE_MAX:

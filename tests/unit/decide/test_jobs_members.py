@@ -96,6 +96,7 @@ def test_a_member_knows_its_gang_from_its_environment() -> None:
         "FAIRLEAD_INDEX": "1",
         "FAIRLEAD_HOSTFILE": "/etc/fairlead/hostfile",
         "FAIRLEAD_PROGRESS_FILE": "/dev/termination-log",
+        "FAIRLEAD_RUN_FILE": "/dev/termination-log",
         "FAIRLEAD_CHECKPOINT_DIR": "/ckpt/default/train-job-defa",
         "FAIRLEAD_RESUME_STEP": "40",
         "RANK": "2",
@@ -205,7 +206,8 @@ def test_every_container_of_a_member_has_our_variables_and_volumes_of_ours_repla
     pod = _pods(job)[1]
     first, second = (_env(job, pod, at) for at in (0, 1))
     assert first["FAIRLEAD_PROGRESS_FILE"] == "/dev/termination-log"
-    assert second == first | {"FAIRLEAD_PROGRESS_FILE": "/tmp/end"}
+    ends = dict.fromkeys(("FAIRLEAD_PROGRESS_FILE", "FAIRLEAD_RUN_FILE"), "/tmp/end")
+    assert second == first | ends
     assert [v.name for v in pod.spec.volumes] == ["data", "fairlead-peers"]
 
 
