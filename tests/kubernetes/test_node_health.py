@@ -39,8 +39,14 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.meta import to_wire
-from fairlead.api.names import DRAIN, GROUP, TAINT_UNHEALTHY
-from fairlead.api.resources import FLEETS, JOBS, NAMESPACES, NODE_REPORTS, NODES, PODS
+from fairlead.api.names import (
+    DRAIN,
+    GROUP,
+    NODE_LEASES_NAMESPACE,
+    TAINT_UNHEALTHY,
+    UNREACHABLE,
+)
+from fairlead.api.resources import FLEETS, JOBS, LEASES, NAMESPACES, NODE_REPORTS, NODES, PODS
 from fairlead.api.status import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Unauthorized
 from fairlead.api.values.times import format_time
 from fairlead.app.collector import Collector
@@ -296,6 +302,31 @@ async def test_a_kubelet_gets_no_token_of_another_nodes_collector(
         }  # fmt: skip
         assert await refused(kubelet.create(PODS, mirror, namespace=SPACE))
         await kubelet.close()
+
+
+async def test_a_kubelet_makes_no_node_silent_loud_or_unreachable_but_its_own(
+    client: HttpClient, cluster: ControlPlane
+) -> None:
+    space = NODE_LEASES_NAMESPACE
+    async with virtual_nodes(client, 2):
+        own, other = sorted(each.metadata.name for each in (await client.list(NODES)).items)
+        kubelet = http_client(cluster, token="kubelet-token")  # of v00000
+        renewal = {"spec": {"renewTime": "2026-01-01T00:00:00.000000Z"}}
+        mark = {"metadata": {"annotations": {UNREACHABLE: "2026-01-01T00:00:00Z"}}}
+        address = {"status": {"addresses": [{"type": "InternalIP", "address": "192.0.2.1"}]}}
+        for name in (own, other):
+            await client.create(LEASES, {"metadata": {"name": name}}, namespace=space)
+        await kubelet.patch(LEASES, own, renewal, namespace=space)
+        await kubelet.patch(NODES, own, mark)
+        await kubelet.patch(NODES, own, address, subresource="status")
+        assert await refused(kubelet.patch(LEASES, other, renewal, namespace=space))
+        assert await refused(kubelet.delete(LEASES, other, namespace=space))
+        assert await refused(kubelet.create(LEASES, {"metadata": {"name": "n"}}, namespace=space))
+        assert await refused(kubelet.patch(NODES, other, mark))
+        assert await refused(kubelet.patch(NODES, other, address, subresource="status"))
+        await kubelet.close()
+        for name in (own, other):
+            await client.delete(LEASES, name, namespace=space)
 
 
 async def test_what_a_node_writes_into_its_own_report_is_its_status_and_is_bounded(

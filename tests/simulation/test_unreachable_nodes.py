@@ -171,7 +171,7 @@ def test_no_gang_is_restarted_while_half_of_the_nodes_are_silent() -> None:
     run(scenario)
 
 
-def test_marks_of_an_hour_are_bounded_also_over_a_restart_of_the_controllers() -> None:
+def test_marks_of_an_hour_are_bounded() -> None:
     async def scenario(world: EmbeddedWorld) -> None:
         for index in range(3, 7):
             unplug(world, f"v{index:05d}")
@@ -196,3 +196,39 @@ def test_where_it_is_off_marks_are_taken_off_and_no_lease_is_read() -> None:
         assert (await world.job("gang")).status.attempt == 1
 
     run(scenario, policies=Policies(silence=SilencePolicy(enabled=False)))
+
+
+@pytest.mark.parametrize(
+    "forged",
+    ["1999-01-01T00:00:00Z", "2099-01-01T00:00:00Z", "2099-01-01T00:00:00Z/", "x" * 4000,
+     "9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59",
+     "1999-01-01T00:00:00Z/2099-01-01T00:00:00Z", "2099-01-01T00:00:00Z/1999-01-01T00:00:00Z"],
+)  # fmt: skip
+def test_a_node_that_forges_its_mark_moves_no_gang_but_those_on_it(forged: str) -> None:
+    async def scenario(world: EmbeddedWorld) -> None:
+        await world.submit("other", 3)
+        await world.runs("other")
+        own = places(await world.job("gang"))[0]
+        note = {"metadata": {"annotations": {UNREACHABLE: forged}}}
+        await world.client.patch(NODES, own, note)
+        await asyncio.sleep(60)
+        await world.runs("gang")
+        assert unreachable_since(await node_of(world, own)) is None, "it renews its lease"
+        assert (await world.job("other")).status.attempt == 1
+        assert world.controllers.world.health.usable[own]
+
+    run(scenario)
+
+
+def test_a_node_that_comes_and_goes_spends_one_mark() -> None:
+    async def scenario(world: EmbeddedWorld) -> None:
+        for _ in range(5):
+            unplug(world, "v00009")
+            await asyncio.sleep(40)
+            world.mend("v00009")
+            await asyncio.sleep(20)
+        lost = places(await world.job("gang"))[0]
+        unplug(world, lost)
+        await world.until("gang", lambda job: job.status.attempt == 2, 60)
+
+    run(scenario)

@@ -192,6 +192,9 @@ def test_a_gang_waits_for_names_that_come_late(
 def test_the_gang_of_a_node_that_is_unplugged_runs_elsewhere_long_before_the_grace_is_over(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
+    # So that the image is on each of them.
+    submit(client, tmp_path, "true", "--name", "warm", "--nodes", "3", "--cpus", MOST_OF_A_NODE)
+    assert client.until_state("warm", "Succeeded", "Failed")["status"]["state"] == "Succeeded"
     submit(client, tmp_path, STAYS, "--name", "dark", "--nodes", "2", "--cpus", MOST_OF_A_NODE)
     job = client.until_state("dark", "Running")
     node = next(each for each in places(job) if each != node_of_leader(cluster))
@@ -212,8 +215,9 @@ def test_the_gang_of_a_node_that_is_unplugged_runs_elsewhere_long_before_the_gra
     assert "was unreachable for" in first["message"]
     assert node not in places(job)
     print(f"{seconds:.1f} s from the last packet of {node} to the gang elsewhere")
-    # Kubernetes' own 20 s here, and nodeLostGraceSeconds.
-    assert seconds < 60, "it waited for Kubernetes, and for the grace"
+    # Before Kubernetes' own 20 s here and nodeLostGraceSeconds of 40 s could be over, even with a
+    # last renewal of 10 s ago; 25 s on a machine that has nothing else to do.
+    assert seconds < 50, "it waited for Kubernetes, and for the grace"
     until("the node takes work again", lambda: _mark_of(cluster, node).count("/") == 2)
     until("no pod is left of the lost one", lambda: len(pods(cluster, "dark")) == 2)
 

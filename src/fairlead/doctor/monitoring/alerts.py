@@ -124,7 +124,7 @@ OWN: tuple[Alert, ...] = (
     ),
     Alert(
         "FairleadNodesSilent",
-        'sum(fairlead_silent_nodes{presence=~"answers|refuses|unknown"}) > 0', 10,
+        'sum(fairlead_silent_nodes{presence=~"answers|refuses|unknown"}) > 0', 5,
         Harm.WARNING, "Kubelets do not renew their leases, and their machines are not lost",
         "answers, refuses: the kubelet hangs, is stopped or cannot reach the API server; what runs "
         "there goes on. unknown: no connection to other machines succeeds either, as where a "
@@ -134,7 +134,7 @@ OWN: tuple[Alert, ...] = (
     ),
     Alert(
         "FairleadSilenceHeld",
-        "max by (rail) (fairlead_silence_rail_holds) > 0", 10,
+        "max by (rail) (fairlead_silence_rail_holds) > 0", 5,
         Harm.WARNING, "Nodes that are silent are not taken for lost",
         "Too many are at once or within an hour, or no lease of any node is seen. Usually the API "
         "server or a network is in trouble. It goes on by itself afterwards.",
