@@ -42,6 +42,7 @@ from fairlead.web.questions import (
 )
 from fairlead.web.rights import Rights
 from fairlead.web.server import WebLimits, WebServer
+from fairlead.web.simulator import Simulations
 from fairlead.web.view import ClusterView
 
 KEY = "key-of-the-record"
@@ -142,6 +143,7 @@ class Browser:
     client: FakeClient
     cluster: WebMirrors
     questions: ScriptedQuestions
+    simulations: Simulations
     cookie: str = ""
 
     @property
@@ -245,19 +247,26 @@ async def page_of(
     rng = random.Random(1)
     cluster = WebMirrors(client, rights or Rights(), clock=clock, rng=rng)
     view = ClusterView(cluster, rights or Rights())
-    site = Site(view, cast("Any", questions), user, "default", "", DEFAULT_LEVELS, is_up=True)
+    simulations = Simulations((), clock, SILENT, changed=cluster.touch)
+    site = Site(
+        view, cast("Any", questions), user, "default", "", DEFAULT_LEVELS, is_up=True,
+        simulations=simulations,
+    )  # fmt: skip
     pages = Pages(stopwatch=asyncio.get_running_loop().time, cpu=time.thread_time)
     entrance = LinkEntrance(OnlyViewer(site), key=KEY, clock=clock)
     server = WebServer(pages, entrance, clock=clock, log=SILENT, limits=limits)
     supervisor = Supervisor(cluster.services(), clock=clock, rng=rng)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(supervisor.run())
+        simulating = group.create_task(simulations.run())
         await cluster.ready()
         timeout = ClientTimeout(total=30)
         async with (
             server.listening(0),
             ClientSession(connector=TCPConnector(limit=0), timeout=timeout) as session,
         ):
-            yield Browser(OwnPage(server, entrance), session, client, cluster, questions)
+            own = OwnPage(server, entrance)
+            yield Browser(own, session, client, cluster, questions, simulations)
+        simulating.cancel()
         supervisor.stop()
         await running

@@ -91,6 +91,8 @@ class PageChange:
     right: str = "patch"
     resource: Resource[Any] | None = None
     fields: tuple[ChangeField, ...] = ()
+    #: On the button, where that is not the verb of the address.
+    button: str = ""
     #: Of a job or an array: what its command writes.
     of_work: ChangeVerb | None = None
 
@@ -161,7 +163,7 @@ MOVES = PageChange(
     "priority", ("priority",),
     "It moves to another priority class. A lower priority counts at once; while it holds nodes, a "
     "higher one counts from the next attempt on.",
-    _move, fields=(ChangeField("class", "Priority class"),),
+    _move, fields=(ChangeField("class", "Priority class"),), button="Move",
 )  # fmt: skip
 RERUNS = PageChange(
     "rerun", ("resubmit",),

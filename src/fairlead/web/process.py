@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import secrets
+import shlex
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,6 +31,7 @@ from fairlead.web.questions import Questions, QuestionThreads
 from fairlead.web.record import WebRecord, clear_record, leave_record
 from fairlead.web.rights import Rights, rights_of
 from fairlead.web.server import WebServer
+from fairlead.web.simulator import Simulations
 from fairlead.web.view import ClusterView
 
 
@@ -100,9 +102,12 @@ async def serve_web(
         rights = await _rights(client, options, connection.namespace)
         mirrors = WebMirrors(client, rights, clock=clock, rng=rng, log=log)
         questions.answered = mirrors.touch
+        where = shlex.split(_absolute(common).where())
+        simulations = Simulations(where, clock, log, changed=mirrors.touch)
         site = Site(
             ClusterView(mirrors, rights), questions, options.user, connection.namespace,
             common.where(rights.namespace), options.levels, is_up=options.is_up,
+            simulations=simulations,
         )  # fmt: skip
         entrance = LinkEntrance(OnlyViewer(site), key=secrets.token_urlsafe(32), clock=clock)
         pages = Pages(stopwatch=loop.time, cpu=time.thread_time)
@@ -111,11 +116,19 @@ async def serve_web(
         stop_on_signals(supervisor.stop)
         async with asyncio.TaskGroup() as group:
             serving = group.create_task(_serve(page, mirrors, options, ready))
+            simulating = group.create_task(simulations.run())
             await supervisor.run()
             serving.cancel()
+            simulating.cancel()
     finally:
         await threads.close()
         await client.close()
+
+
+def _absolute(common: Common) -> Common:
+    """Return flags that lead to the same cluster from any directory, whatever its namespace."""
+    path = str(Path(common.kubeconfig).absolute()) if common.kubeconfig else ""
+    return replace(common, kubeconfig=path, namespace="")
 
 
 async def _rights(client: HttpClient, options: WebOptions, namespace: str) -> Rights:

@@ -30,6 +30,7 @@ from fairlead.web.live import Pages, SessionEnded, event
 from fairlead.web.pages import AskedPath, NoSuchPage, Site
 from fairlead.web.pages.change import change_page, order_of, place_of
 from fairlead.web.pages.decisions import decision_file
+from fairlead.web.pages.simulator import act_on_simulation, simulation_page
 from fairlead.web.pages.usage import usage_csv
 from fairlead.web.program_text import ProgramText
 from fairlead.web.questions import TooManyLogs
@@ -42,6 +43,8 @@ LOOPBACK = "127.0.0.1"
 HEALTH_PATH = "/healthz"
 #: What an entrance may answer to a POST.
 _ENTRY = (("link",), ("login",), ("logout",))
+#: Where a simulation is confirmed, and its end.
+_SIMULATION = (("simulator", "run"), ("simulator", "stop"))
 _PATH_MAX, _QUERY_MAX = 1_024, 4_096
 _RATES_MAX = 4_096
 
@@ -148,7 +151,7 @@ class WebServer:
             raise Refused(421, "this server does not answer to that name")
         asked = asked_path(path, raw_query)
         parts = asked.path
-        is_change = _is_change(parts)
+        is_change = _is_change(parts) or parts in _SIMULATION
         methods = ("GET", "HEAD", "POST") if is_change or parts[:1] in _ENTRY else ("GET", "HEAD")
         if request.method not in methods:
             raise Refused(405, "accepted: GET")
@@ -183,6 +186,8 @@ class WebServer:
             site = await session.viewer.site()
             if _is_change(asked.path):
                 return await self._change(request, session, site, asked)
+            if asked.path in _SIMULATION:
+                return await self._simulate(request, session, site, asked)
             if asked.path == ("usage.csv",):
                 return text_file(await usage_csv(site, asked), "usage.csv", "text/csv")
             if asked.path[:1] == ("decisions",) and asked.path[2:] == ("file",):
@@ -228,6 +233,21 @@ class WebServer:
                 headers = {**HEADERS, "Location": place_of(order, result.made)}
                 return web.Response(status=303, headers=headers)
         page = await change_page(site, order, session.csrf, refusal)
+        frame = self._frame(session, "", site.user)
+        return html(render_whole(page, render_main(page), frame), page.status)
+
+    async def _simulate(
+        self, request: web.BaseRequest, session: BrowserSession, site: Site, asked: AskedPath
+    ) -> web.Response:
+        """Show what a simulation would run; once that was confirmed on our page, start it."""
+        refusal = ""
+        if request.method == "POST":
+            form = await confirmed_form(request, session, self.limits.body)
+            asked, refusal = AskedPath(asked.path, form.query), act_on_simulation(site, asked, form)
+            if not refusal:
+                headers = {**HEADERS, "Location": "/simulator"}
+                return web.Response(status=303, headers=headers)
+        page = simulation_page(site, asked, session.csrf, refusal)
         frame = self._frame(session, "", site.user)
         return html(render_whole(page, render_main(page), frame), page.status)
 

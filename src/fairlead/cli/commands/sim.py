@@ -27,7 +27,8 @@ from fairlead.embedded.virtual.profile import is_kwok
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, writable_directory, writing
 from fairlead.input.sections import read_text
 from fairlead.sim.kwok.stages import convert
-from fairlead.sim.scenarios.compare import cells, compare
+from fairlead.sim.scenarios.compare import compare
+from fairlead.sim.scenarios.figures import cells
 from fairlead.sim.scenarios.recording import SCENARIO_FILE, write_recording
 from fairlead.sim.scenarios.recording import record as recorded
 from fairlead.sim.scenarios.report import figure_rows
@@ -117,8 +118,8 @@ def _errors() -> Generator[None]:
 def run(common_: Common, *, scenario_file: str | None, out: str | None, **flags: Any) -> int:
     """Run a scenario, a trace, or a drawn load; flags win over the scenario's file.
 
-    DIR gets report.html, summary.json, jobs.csv and scenario.json. Ctrl-C ends the run early with
-    the same files.
+    DIR gets report.html, summary.json, jobs.csv, samples.csv and scenario.json. Ctrl-C ends the run
+    early with the same files.
     """
     with _errors():
         scenario = load_scenario(Path(scenario_file)) if scenario_file else Scenario()

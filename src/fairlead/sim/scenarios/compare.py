@@ -4,42 +4,14 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from fairlead.charts import percent
-from fairlead.decide.words import duration
+from fairlead.sim.scenarios.figures import FIGURES, RunGroup
 from fairlead.sim.scenarios.run import read_results
 from fairlead.sim.scenarios.scenario import Scenario
-
-#: Figure, title, and whether it is a share (else a duration).
-FIGURES: tuple[tuple[str, str, bool], ...] = (
-    ("wait_mean_seconds", "wait, mean", False),
-    ("wait_p95_seconds", "wait, p95", False),
-    ("jct_mean_seconds", "completion, mean", False),
-    ("utilization", "utilization", True),
-    ("packing", "packing", True),
-    ("lost_gpu_seconds", "lost GPU time", False),
-    ("machine_seconds", "machine time", False),
-    ("idle_machine_seconds", "machine time, idle", False),
-)
-#: Figures that runs without node pools lack.
-_OF_POOLS = frozenset(("machine_seconds", "idle_machine_seconds"))
-
-
-@dataclass(frozen=True, slots=True)
-class RunGroup:
-    """Runs of one scenario with different seeds. `mean` and `spread` (standard deviation of the
-    sample, 0 for one run) are by figure; a figure that a run lacks is left out.
-    """
-
-    name: str
-    runs: tuple[str, ...]
-    mean: dict[str, float]
-    spread: dict[str, float]
 
 
 def compare(folders: Sequence[Path]) -> list[RunGroup]:
@@ -77,27 +49,3 @@ def _recorded(groups: Sequence[Sequence[tuple[Path, Scenario, dict[str, Any]]]])
     figures = {name: float(known[name]) for name, _, _ in FIGURES
                if isinstance(known.get(name), int | float)}  # fmt: skip
     return [RunGroup("as recorded", (), figures, dict.fromkeys(figures, 0.0))]
-
-
-def cells(groups: Sequence[RunGroup]) -> list[tuple[str, ...]]:
-    """Return the table: a row per figure, a column per group; later ones relative to the first."""
-    rows: list[tuple[str, ...]] = []
-    for figure, title, is_share in FIGURES:
-        if figure in _OF_POOLS and not any(figure in group.mean for group in groups):
-            continue
-        form = percent if is_share else duration
-        row = [title]
-        base = groups[0].mean.get(figure)
-        for index, group in enumerate(groups):
-            value = group.mean.get(figure)
-            if value is None:
-                row.append("-")
-                continue
-            text = form(value)
-            if len(group.runs) > 1:
-                text += f" ± {form(group.spread[figure])}"
-            if index and base:
-                text += f" ({(value - base) / base:+.1%})"
-            row.append(text)
-        rows.append(tuple(row))
-    return rows

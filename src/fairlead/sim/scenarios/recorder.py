@@ -39,6 +39,10 @@ class SimulatedJob:
     attempts: int = 0
     outcome: str = ""
     lost_gpu_seconds: float = 0.0
+    #: Its GPUs over the time in which all its members ran.
+    busy_gpu_seconds: float = 0.0
+    #: Since when it has run without a break.
+    runs_since: float = 0.0
     #: GPUs held now: those of the placement.
     holds: bool = False
     runs: bool = False
@@ -191,6 +195,7 @@ class RunRecorder(Observer):
         if record.runs != runs:
             self._busy += record.gpus if runs else -record.gpus
             self._running += 1 if runs else -1
+            self._count_busy(record)
             record.runs = runs
         if record.reason != reason:
             if record.reason:
@@ -201,6 +206,12 @@ class RunRecorder(Observer):
             else:
                 self._waiting.pop(record.name, None)
             record.reason = reason
+
+    def _count_busy(self, record: SimulatedJob) -> None:
+        """Add the time since a running job was counted last, and count from now on."""
+        if record.runs:
+            record.busy_gpu_seconds += record.gpus * (self._at - record.runs_since)
+        record.runs_since = self._at
 
     def _occupy(self, record: SimulatedJob, nodes: tuple[str, ...]) -> None:
         """Count the nodes on which a job runs as used."""
@@ -235,6 +246,8 @@ class RunRecorder(Observer):
     def finish(self, now: float) -> None:
         """End the record at `now`."""
         self._advance(now)
+        for record in self.jobs.values():
+            self._count_busy(record)
 
     def _sample(self, at: float) -> ClusterSample:
         reasons = {reason: gpus for reason, gpus in self._waiting_gpus.items() if gpus > 0}

@@ -1,7 +1,7 @@
 """Runs a scenario: load and faults become a world, the world's writes become figures and files.
 
     result = run_scenario(scenario, progress=print_line)
-    write_results(result, Path("out"))     # summary.json, jobs.csv, scenario.json, report.html
+    write_results(result, Path("out"))     # summary.json, jobs.csv, samples.csv, ...
 
 A run that is stopped early, or that breaks a promise, has the same files; `summary.json` says so.
 """
@@ -48,6 +48,7 @@ from fairlead.sim.scenarios.summary import (
     percentile,
     summarize,
     write_jobs,
+    write_samples,
 )
 from fairlead.sim.setup.faults import PERFECT, ROUGH
 from fairlead.sim.setup.team_changes import TeamChange
@@ -414,12 +415,15 @@ def read_results(folder: Path) -> tuple[Scenario, dict[str, Any]]:
 
 
 def write_results(result: RunResult, out: Path) -> None:
-    """Write `summary.json`, `jobs.csv`, `scenario.json` and `report.html` into a directory."""
+    """Write `summary.json`, `jobs.csv`, `samples.csv`, `scenario.json` and `report.html` into a
+    directory.
+    """
     out.mkdir(parents=True, exist_ok=True)
     facts = {"scenario": msgspec.to_builtins(result.scenario), "load": asdict(result.load)}
     (out / "scenario.json").write_bytes(_pretty(facts))
     (out / "summary.json").write_bytes(_pretty(asdict(result.summary)))
     write_jobs(list(result.recorder.jobs.values()), out / "jobs.csv")
+    write_samples(result.recorder.samples, out / "samples.csv")
     page = render_report(result.scenario, result.load, result.summary, result.recorder)
     (out / "report.html").write_text(page, encoding="utf-8")
 

@@ -1,4 +1,4 @@
-"""The figures of one run: `summary.json` and `jobs.csv`."""
+"""The figures of one run: `summary.json`, `jobs.csv` and `samples.csv`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.sim.scenarios.pod_autoscaler import PodPolicyResult
-from fairlead.sim.scenarios.recorder import RunRecorder, SimulatedJob
+from fairlead.sim.scenarios.recorder import ClusterSample, RunRecorder, SimulatedJob
 from fairlead.sim.world import World
 
 JOB_COLUMNS = (
     "name", "tenant", "members", "gpus", "submitted", "placed", "started", "ended", "attempts",
-    "outcome", "lost_gpu_seconds",
+    "outcome", "lost_gpu_seconds", "busy_gpu_seconds",
+)  # fmt: skip
+SAMPLE_COLUMNS = (
+    "at", "gpus", "busy_gpus", "held_gpus", "running_jobs", "waiting_jobs", "waiting_gpus",
+    "nodes_out",
 )  # fmt: skip
 
 
@@ -158,11 +162,20 @@ def _per_pod(result: PodPolicyResult) -> PerPod:
 
 def write_jobs(records: Sequence[SimulatedJob], path: Path) -> None:
     """Write `jobs.csv`: one row a job, instants in seconds since the start, empty for never."""
+    _write_rows(records, JOB_COLUMNS, path)
+
+
+def write_samples(samples: Sequence[ClusterSample], path: Path) -> None:
+    """Write `samples.csv`: the state of the cluster on a grid of instants, a row each."""
+    _write_rows(samples, SAMPLE_COLUMNS, path)
+
+
+def _write_rows(rows: Sequence[object], columns: Sequence[str], path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow(JOB_COLUMNS)
-        for record in records:
-            writer.writerow([_cell(getattr(record, column)) for column in JOB_COLUMNS])
+        writer.writerow(columns)
+        for row in rows:
+            writer.writerow([_cell(getattr(row, column)) for column in columns])
 
 
 def _cell(value: object) -> object:

@@ -19,6 +19,7 @@ from fairlead.web.pages.job import job_page
 from fairlead.web.pages.jobs import jobs_page
 from fairlead.web.pages.network import network_page
 from fairlead.web.pages.node import node_page
+from fairlead.web.pages.simulator import simulator_page
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
 from fairlead.web.pages.teams import team_page, teams_page
 from fairlead.web.pages.usage import usage_page
@@ -43,6 +44,7 @@ _PAGES: dict[tuple[str, int], Maker] = {
     ("network", 1): network_page,
     ("decisions", 1): decisions_page,
     ("usage", 1): usage_page,
+    ("simulator", 1): simulator_page,
 }
 
 

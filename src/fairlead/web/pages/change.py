@@ -17,7 +17,6 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray, array_reference_of
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Node, PriorityClass
-from fairlead.api.values.times import format_time
 from fairlead.cli.commands.change import adopted_problem, is_of_another
 from fairlead.cli.connection.common import seconds_of
 from fairlead.cli.job_request.change_verbs import priority_change
@@ -78,6 +77,8 @@ class ChangePreview:
     lines: Sequence[JobLine] = ()
     answer: str = ""
     fields: Sequence[ShownField] = ()
+    #: When a node is empty.
+    ends: float | None = None
     #: The form is to be filled in before there is something to confirm.
     is_open: bool = False
 
@@ -90,7 +91,8 @@ async def change_page(site: Site, order: ChangeOrder, csrf: str, refusal: str = 
     values = {
         "change": change, "name": order.name, "state": found.state, "costs": found.costs,
         "lines": found.lines, "answer": found.answer, "fields": found.fields,
-        "is_open": found.is_open, "refusal": why_not, "csrf": csrf, "back": place_of(order),
+        "is_open": found.is_open, "ends": found.ends,
+        "now": site.cluster.clock.now(), "refusal": why_not, "csrf": csrf, "back": place_of(order),
         "action": path_of(order), "hidden": fields,
     }  # fmt: skip
     namespace = None if order.kind == "nodes" else order.namespace
@@ -257,9 +259,9 @@ async def _node_preview(site: Site, order: ChangeOrder) -> ChangePreview:
     change, jobs = order.change, facts.on_node.get(order.name, ())
     why_not = _why_not_node(node, change) or _mistake(order)
     costs: list[str] = []
+    ends = None
     if change is DRAINS and not why_not:
         ends = now + seconds_of(order.fields["within"], "--within")
-        costs.append(f"Empty by {format_time(ends)}, in {duration(ends - now)}.")
     if change is TESTS and not why_not:
         suite = suites()[order.fields["suite"]]
         costs.append(f"At most {duration(suite.seconds)}: {', '.join(suite.tests)}.")
@@ -272,8 +274,9 @@ async def _node_preview(site: Site, order: ChangeOrder) -> ChangePreview:
     ]
     hit = jobs[:_JOBS_MAX] if change is not RESUMES else ()
     return ChangePreview(
-        order, state.value, tuple(costs), why_not, lines=job_lines(site, hit, now), fields=fields
-    )
+        order, state.value, tuple(costs), why_not, lines=job_lines(site, hit, now), fields=fields,
+        ends=ends,
+    )  # fmt: skip
 
 
 def _mistake(order: ChangeOrder) -> str:

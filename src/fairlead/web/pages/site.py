@@ -16,6 +16,7 @@ from fairlead.cli.views.jobs import COLUMNS, NAMESPACE_COLUMN, job_rows
 from fairlead.model.asks.topology import Level
 from fairlead.web.questions import Questions
 from fairlead.web.render import link
+from fairlead.web.simulator import Simulations
 from fairlead.web.view import ClusterView
 
 _FIELDS_MAX = 32
@@ -42,6 +43,8 @@ class Site:
     is_up: bool
     #: Who looks, where several do; pages with the same are one person's.
     viewer: str = ""
+    #: None where simulations are not run: beside a cluster, for all its users.
+    simulations: Simulations | None = None
 
     def command(
         self, *words: str, namespace: str | None = None, filters: Sequence[str] = ()

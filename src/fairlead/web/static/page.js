@@ -54,7 +54,7 @@ function search() {
 }
 main.addEventListener("input", (event) => { if (event.target.matches("[data-search]")) search(); });
 main.addEventListener("change", (event) => {
-  if (event.target.matches("select")) event.target.form.requestSubmit();
+  if (event.target.matches("select") && !event.target.form.matches("[data-waits]")) event.target.form.requestSubmit();
 });
 
 /* Live: the server sends what is between header and footer, when it differs. */
@@ -78,33 +78,50 @@ function show(html) {
   if (!logStream && main.querySelector("[data-log]")) openLog();
 }
 
+const RETRY_MS = 3000;
+
 function follow() {
   if (!main.dataset.digest) return;
   const badge = byId("live");
-  let heard = Date.now(), isOpen = false;
+  let heard = Date.now(), isOpen = false, isOver = false, stream = null;
   const of = location.pathname + location.search;
-  const stream = new EventSource(`/live?of=${encodeURIComponent(of)}&seen=${main.dataset.digest}`);
-  stream.addEventListener("open", () => { isOpen = true; });
-  stream.addEventListener("main", (event) => { show(event.data); heard = Date.now(); });
-  stream.addEventListener("alive", (event) => {
-    const silent = Number(event.data);
-    heard = Date.now();
-    main.classList.toggle("old", silent > 150);
-    badge.dataset.silent = silent > 150 ? silent : "";
-    tell();
-  });
-  stream.addEventListener("gone", (event) => { stream.close(); badge.textContent = event.data; badge.className = "lost"; });
-  stream.addEventListener("expired", () => { stream.close(); location.reload(); });
-  stream.addEventListener("error", () => { isOpen = false; tell(); });
+  const end = (text) => { isOver = true; stream.close(); badge.textContent = text; badge.className = "lost"; };
+  function open() {
+    stream = new EventSource(`/live?of=${encodeURIComponent(of)}&seen=${main.dataset.digest}`);
+    stream.addEventListener("open", () => { isOpen = true; });
+    stream.addEventListener("main", (event) => { show(event.data); heard = Date.now(); });
+    stream.addEventListener("alive", (event) => {
+      const silent = Number(event.data);
+      heard = Date.now();
+      badge.dataset.silent = silent > 150 ? silent : "";
+      tell();
+    });
+    stream.addEventListener("gone", (event) => end(event.data));
+    stream.addEventListener("expired", () => { end("signed out"); location.reload(); });
+    stream.addEventListener("error", () => {
+      isOpen = false;
+      if (stream.readyState === 2 && !isOver) setTimeout(again, RETRY_MS); // else it tries by itself
+      tell();
+    });
+  }
+  /* A server that has refused the stream is asked why: who is signed out goes to sign in. */
+  async function again() {
+    try {
+      const answer = await fetch(of, { method: "HEAD" });
+      if (answer.status === 401) { location.reload(); return; }
+      open();
+    } catch { setTimeout(again, RETRY_MS); }
+  }
   const ago = (ms) => ms < 60000 ? `${Math.round(ms / 1000)}s` : `${Math.round(ms / 60000)}m`;
   function tell() {
-    if (stream.readyState === 2 && badge.className === "lost") return;
+    if (isOver) return;
     const age = Date.now() - heard, isLost = !isOpen || age > 30000;
     badge.className = isLost || badge.dataset.silent ? "lost" : "on";
     badge.textContent = isLost ? `lost; as of ${ago(age)} ago`
       : badge.dataset.silent ? `cluster silent for ${ago(badge.dataset.silent * 1000)}` : "live";
-    main.classList.toggle("old", isLost);
+    main.classList.toggle("old", isLost || !!badge.dataset.silent);
   }
+  open();
   setInterval(tell, 1000);
 }
 
@@ -125,7 +142,7 @@ function select(number, isScrolled = true) {
 }
 
 const help = byId("help");
-const places = { h: "/", j: "/jobs", a: "/arrays", c: "/cluster", t: "/teams", f: "/fleet", n: "/network", d: "/doctor", s: "/decisions", u: "/usage" };
+const places = { h: "/", j: "/jobs", a: "/arrays", c: "/cluster", t: "/teams", f: "/fleet", n: "/network", d: "/doctor", s: "/decisions", u: "/usage", m: "/simulator" };
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
   const field = event.target.closest("input, select, textarea");
