@@ -14,7 +14,6 @@ from fairlead.cli.cluster.numbers import name_of
 from fairlead.cli.commands.submit import (
     flag_values,
     job_flags,
-    require_one_program,
     submit_request,
 )
 from fairlead.cli.connection.common import Common, common, now
@@ -26,6 +25,7 @@ from fairlead.cli.records.follow import until_started
 from fairlead.cli.records.last_lines import last_lines
 from fairlead.cli.records.members import MemberReference, running_members
 from fairlead.cli.records.watching import Gone
+from fairlead.cli.sessions.foreground import require_one_program
 from fairlead.cli.sessions.notebook import is_notebook, notebook_program
 from fairlead.cli.views.jobs import ending, exit_code, state_of
 from fairlead.cli.views.why import last_lines_text

@@ -40,7 +40,7 @@ from fairlead.cli.job_request.request import JobRequest, Target, parse_request
 from fairlead.cli.script.header import Beside, parse_header
 from fairlead.cli.script.sbatch_lines import Given
 from fairlead.cli.script.script_notes import script_notes
-from fairlead.cli.sessions.foreground import IDLE_HELP
+from fairlead.cli.sessions.foreground import IDLE_HELP, require_one_program
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.cli.submitting.git_source import git_source
 from fairlead.cli.submitting.standard_input import STANDARD_INPUT, read_input
@@ -251,17 +251,6 @@ def _run_in_terminal(common_: Common, request: JobRequest, held: TerminalJob) ->
     require_one_program(request, "--pty")
     api, job = submit_request(common_, replace(request, restarts=False), held.program)
     return held.run(common_, api, job.metadata.key)
-
-
-def require_one_program(request: JobRequest, what: str) -> None:
-    """Refuse a job of several members, and one whose program does not run; CliError."""
-    if request.members > 1:
-        raise fail(Code.BAD_COMBINATION, f"{what} is for one member, --nodes 1",
-                   help=("fairlead run -- COMMAND runs in all members, without a terminal",
-                         "fairlead shell JOB/MEMBER opens a shell in each"))  # fmt: skip
-    if request.simulate_seconds is not None:
-        raise fail(Code.BAD_COMBINATION, f"{what} and --simulate do not go together",
-                   help=("virtual nodes run no programs; leave one of them out",))  # fmt: skip
 
 
 def submit_request(common_: Common, request: JobRequest, program: Program) -> tuple[Api, Job]:

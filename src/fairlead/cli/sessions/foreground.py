@@ -19,9 +19,10 @@ from fairlead.api.status import ApiError, NotFound
 from fairlead.cli.connection.common import Common, now
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import ProgramOutput, write_as_is
+from fairlead.cli.job_request.request import JobRequest
 from fairlead.cli.records.memberlogs import task_of
 from fairlead.cli.views.jobs import run_seconds
-from fairlead.input.errors import CliError, Exit
+from fairlead.input.errors import CliError, Code, Exit, fail
 
 if TYPE_CHECKING:
     from fairlead.cli.sessions.held_terminal import SessionOutcome
@@ -36,6 +37,17 @@ IDLE_HELP = (
 WITH_CONTAINER = 137
 NOT_HELD = "note: the session ends with this terminal: "
 NO_PYTHON = "the image has no Python 3.8, which would keep it"
+
+
+def require_one_program(request: JobRequest, what: str) -> None:
+    """Refuse a job of several members, and one whose program does not run; CliError."""
+    if request.members > 1:
+        raise fail(Code.BAD_COMBINATION, f"{what} is for one member, --nodes 1",
+                   help=("fairlead run -- COMMAND runs in all members, without a terminal",
+                         "fairlead shell JOB/MEMBER opens a shell in each"))  # fmt: skip
+    if request.simulate_seconds is not None:
+        raise fail(Code.BAD_COMBINATION, f"{what} and --simulate do not go together",
+                   help=("virtual nodes run no programs; leave one of them out",))  # fmt: skip
 
 
 def run_one(api: Api, pod: Pod, command: tuple[str, ...], *, tty: bool) -> int:
