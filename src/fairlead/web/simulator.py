@@ -202,7 +202,9 @@ class Simulations:
             self._now(replace(self.latest, state=SimulationState.STOPPED))
             return
         try:
-            result = await asyncio.to_thread(_result_of, question, answer, folder)
+            result = await asyncio.get_running_loop().run_in_executor(
+                None, _result_of, question, answer, folder
+            )
         except (OSError, ValueError, KeyError, msgspec.MsgspecError) as error:
             self._now(replace(
                 self.latest, state=SimulationState.FAILED,
