@@ -72,10 +72,19 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "`salloc -N 2`": ("salloc -N 2 srun -l echo here", "1: here"),
     "`sbcast FILE PATH`": ("salloc sbcast train.sh copied.sh; cat copied.sh", "echo trained"),
+    "`screen`, `tmux` around `srun --pty` or `salloc`": (
+        "{ until fairlead sessions sleeper | grep sleeper/; do sleep 1; done >&2;"
+        f" printf '\\035d'; }} | {IN_TERMINAL} fairlead shell sleeper; fairlead sessions sleeper",
+        r"sleeper/worker-0:\d+ +shell .* no\n",
+    ),
     "`srun --jobid=36 --overlap --pty bash`": (
         "id=$(squeue -h -o %i -n sleeper);"
         f"{IN_TERMINAL} srun --jobid=$id --overlap --pty sh -c 'tty; echo $SLURM_JOB_NAME'",
         "/dev/pts/.*sleeper",
+    ),
+    "`scp` to and from a node of a job": (
+        "fairlead cp train.sh sleeper:sent.sh; fairlead cp sleeper:sent.sh back.sh; cat back.sh",
+        "echo trained",
     ),
     "`squeue`, `squeue --me`": (
         "squeue --me -h -o %j -n sleeper; fairlead ps --me", r"sleeper.*sleeper .*Running",

@@ -71,7 +71,7 @@ def test_gangs_move_for_a_wide_one_and_run_on_at_once() -> None:
     assert finished["wide"].status.finished_at < min(job.status.finished_at for job in stays)
 
 
-@pytest.mark.parametrize("seed", [2, 3, 4])
+@pytest.mark.parametrize("seed", [2, 4, 5])
 def test_moves_survive_kills_conflicts_and_lost_answers(seed) -> None:
     faults = FaultRates(
         conflict=0.05, refused=0.05, answer_lost=0.05, stall=0.01, latency_seconds_mean=0.02

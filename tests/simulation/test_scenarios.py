@@ -235,7 +235,7 @@ def test_the_command_runs_a_trace_replays_it_and_tells_one_jobs_story(
     assert guarded(["sim", "run", "--trace", str(trace), *flags]) == 0
     assert "Wait, mean" in capsys.readouterr().out
     assert {path.name for path in out.iterdir()} == {
-        "report.html", "summary.json", "jobs.csv", "scenario.json",
+        "report.html", "summary.json", "jobs.csv", "samples.csv", "scenario.json",
     }  # fmt: skip
     rows = (out / "jobs.csv").read_text().splitlines()
     assert len(rows) == 26

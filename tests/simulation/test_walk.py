@@ -35,6 +35,7 @@ NO_STEP_OF_A_JOB = {
     "controllers/unreachable_nodes.py",
     "decide/admission/pod_gates.py",
     "decide/doctor/decide.py",
+    "decide/health/policy.py",
     "decide/health/unreachable_nodes.py",
     "decide/lease.py",
     "decide/rails/ledger.py",

@@ -256,7 +256,7 @@ def fields_of(type_: type[Section]) -> dict[str, Any]:
 def description_of(type_: Any) -> str:
     """Return what a field is for: its own words, else those of its section."""
     if is_section(type_):
-        return (type_.__doc__ or "").strip()
+        return " ".join((type_.__doc__ or "").split())
     for note in get_args(type_)[1:]:
         if isinstance(note, Meta) and note.description:
             return note.description

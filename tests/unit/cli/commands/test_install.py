@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.api.names import NODE_LEASES_NAMESPACE
 from fairlead.app.messages import ACCOUNT, PROXIED_NAME
 from fairlead.cli.commands.install import render
 from fairlead.cli.connection.common import Format
@@ -30,7 +31,11 @@ def test_values_reach_every_object_that_they_concern() -> None:
     values = Values(image=with_image(Values().image, "example/fairlead:2"), replicas=3)
     chosen = Install("ml", values)
     made = {m["kind"]: m for m in manifests(chosen)}
-    assert {m["metadata"].get("namespace", "ml") for m in manifests(chosen)} == {"ml"}
+    spaces = {(m["kind"], m["metadata"].get("namespace", "ml")) for m in manifests(chosen)}
+    elsewhere = {("Role", NODE_LEASES_NAMESPACE), ("RoleBinding", NODE_LEASES_NAMESPACE)}
+    assert {each for each in spaces if each[1] != "ml"} == elsewhere
+    bindings = [m for m in manifests(chosen) if m["kind"] == "RoleBinding"]
+    assert {m["subjects"][0]["namespace"] for m in bindings} == {"ml"}
     assert made["Namespace"]["metadata"]["name"] == "ml"
     assert made["ClusterRoleBinding"]["subjects"][0]["namespace"] == "ml"
     spec = made["Deployment"]["spec"]
