@@ -18,6 +18,7 @@ from fairlead.api.meta import label_number
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
 from fairlead.runtime.client import Client
+from fairlead.runtime.clock import loop_time
 
 NAME = "fairlead-numbers"
 #: The key of the ConfigMap: the lowest number that no process has reserved.
@@ -65,6 +66,9 @@ class Numbers:
         self._given: dict[str, int] = {}
         self._lock = asyncio.Lock()
         self._is_closed = False
+        #: The server's latest refusal that named a time, and when that is over.
+        self._refusal: ApiError | None = None
+        self._refused_until = 0.0
 
     async def of(self, uid: str) -> int:
         """Return the number of the object with this uid, the same until `forget`; ApiError."""
@@ -74,7 +78,7 @@ class Numbers:
                 if self._is_closed:
                     raise Unavailable("no number is given while the controllers stop")
                 if self._next == self._end:
-                    await self._reserve()
+                    await self._reserve_in_time()
                 number = self._given[uid] = self._next
                 self._next += 1
             return number
@@ -90,6 +94,21 @@ class Numbers:
             await asyncio.get_running_loop().create_future()
         finally:
             await self._give_back()
+
+    async def _reserve_in_time(self) -> None:
+        """Reserve, but for as long as the server has asked to wait: who waited for the same block
+        is refused with the one who asked, and sends no request of its own.
+        """
+        if self._refusal is not None and loop_time() < self._refused_until:
+            raise self._refusal.with_traceback(None)
+        self._refusal = None
+        try:
+            await self._reserve()
+        except ApiError as error:
+            if error.retry_after_seconds:
+                self._refusal = error
+                self._refused_until = loop_time() + error.retry_after_seconds
+            raise
 
     async def _reserve(self) -> None:
         """Reserve the next block; Conflict when others are faster again and again."""

@@ -8,7 +8,12 @@ from contextlib import suppress
 import pytest
 
 from fairlead.api.resources import CONFIG_MAPS
-from fairlead.api.status import ApiError, Unavailable
+from fairlead.api.status import (
+    ApiError,
+    StatusDetails,
+    TooManyRequests,
+    Unavailable,
+)
 from fairlead.install.manifests import PART_OF
 from fairlead.runtime.numbers import NEXT, Numbers, NumbersOptions
 from fairlead.sim.loop import run
@@ -121,5 +126,23 @@ def test_a_number_is_asked_for_again_after_an_error_of_the_api() -> None:
         with pytest.raises(ApiError):
             await numbers.of("a")
         assert await numbers.of("a") == 1
+
+    run(main())
+
+
+def test_callers_that_wait_side_by_side_send_one_request_and_none_before_the_server_asked() -> None:
+    async def main() -> None:
+        client = FakeClient()
+        wait = StatusDetails(retry_after_seconds=5)
+        client.fail_next("get", TooManyRequests("busy", details=wait))
+        numbers = _make(client)
+        refused = await asyncio.gather(*map(numbers.of, "abc"), return_exceptions=True)
+        assert [type(each) for each in refused] == [TooManyRequests] * 3
+        await asyncio.sleep(4.9)
+        with pytest.raises(TooManyRequests):
+            await numbers.of("d")
+        assert client.count("get") == 1
+        await asyncio.sleep(0.2)
+        assert await _given(numbers, "abcd") == [1, 2, 3, 4]
 
     run(main())
