@@ -19,9 +19,8 @@ from fairlead.api.kubernetes.core import (
 )
 from fairlead.api.values.outcomes import MachineOutcome
 from fairlead.api.values.times import format_time
-from fairlead.decide.attempts.record import PREFLIGHT_FAILURES_MAX
+from fairlead.decide.attempts.record import PREFLIGHT_FAILURES_MAX, checking_words
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.jobs.preflight import checking_words
 from fairlead.model.holdings.suspects import TESTED_MAX, SuspectTable
 from fairlead.testing.builders import EPOCH, make_job
 

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from enum import Enum
 from functools import cache
-from pathlib import Path
+from importlib import resources
 from typing import TypeAlias
 
 import msgspec
@@ -114,5 +114,6 @@ def device_floor(device: str, test: str, figure: str) -> float | None:
 
 @cache
 def _file() -> _File:
-    text = Path(__file__).with_name("node_suites.toml").read_text(encoding="utf-8")
+    file = resources.files("fairlead.api.cluster").joinpath("node_suites.toml")
+    text = file.read_text(encoding="utf-8")
     return msgspec.convert(tomllib.loads(text), _File)

@@ -46,7 +46,7 @@ from fairlead.decide.answers.explanation import (
     UnknownBound,
 )
 from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.jobs.preflight import checking_words, tested_words
+from fairlead.decide.attempts.record import checking_words, tested_words
 from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey

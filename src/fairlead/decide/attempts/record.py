@@ -17,6 +17,8 @@ from fairlead.api.values.bounds import ATTEMPTS_MAX
 from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import last_attempts
 from fairlead.decide.attempts.end_reason import EndReason, end_of
+from fairlead.decide.attempts.seats import seats
+from fairlead.decide.words import plural
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +129,33 @@ def member_counts(total: int, *, running: int, succeeded: int, failed: int) -> M
     """Return the counts of an attempt's members; those in no other state are pending."""
     pending = max(0, total - running - succeeded - failed)
     return MemberCounts(total, pending, running, succeeded, failed)
+
+
+def is_in_test(attempt: Attempt) -> bool:
+    """True while the gate of an attempt has no outcome."""
+    return attempt.preflight is not None and attempt.preflight.outcome is None
+
+
+def checking_words(job: Job) -> str:
+    """Return that the nodes of a job are being tested; "" where they are not."""
+    record, placement = job.status.current_attempt, job.status.placement
+    if record is None or placement is None or record.finished_at or record.started_at:
+        return ""
+    if not is_in_test(record):
+        return ""
+    nodes = len({seat.node for seat in seats(job, placement)})
+    how = "and the network between them " if _is_network(record) and nodes > 1 else ""
+    return f"checking {plural(nodes, 'node')} {how}before the start"
+
+
+def tested_words(record: Attempt) -> str:
+    """Return what the test before the program of an attempt found; "" for none."""
+    found = record.preflight
+    if found is None or found.outcome is None:
+        return ""
+    text = f"{found.outcome.value} before the start ({found.suite.value.lower()})"
+    return f"{text}: {found.message}" if found.message else text
+
+
+def _is_network(record: Attempt) -> bool:
+    return record.preflight is not None and record.preflight.suite is PreflightSuite.NETWORK

@@ -17,7 +17,7 @@ from fairlead.api.values.outcomes import MachineOutcome
 from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.notes import EventReason, PendingEvent
-from fairlead.decide.attempts.record import with_attempt
+from fairlead.decide.attempts.record import is_in_test, with_attempt
 from fairlead.decide.attempts.run_facts import fold_run
 from fairlead.decide.attempts.status import StatusDraft
 from fairlead.decide.jobs import failure_cause, members, native, preempted, preflight
@@ -204,7 +204,7 @@ def _wake_at(view: JobView, attempt: Attempt) -> float | None:
         starts += [tried_at, refused.ends_at(policy)]
     asked = preempted.ends_at(view)
     closes = closing(view)
-    starts += [preflight.gate_ends_at(view)] if preflight.is_open(attempt) else []
+    starts += [preflight.gate_ends_at(view)] if is_in_test(attempt) else []
     starts += [closes.ends_at] if closes is not None else []
     back = [parse_time(r.restart_at) for r in view.job.status.member_restarts if r.restart_at]
     return earliest(ends_at, asked, *starts, *lost, *(at for at in back if at > now))

@@ -21,7 +21,7 @@ from fairlead.api import names
 from fairlead.api.cluster.machine_result import UnreadableResult, decode_result
 from fairlead.api.jobs.job import Attempt, Job, Role
 from fairlead.api.jobs.placement import Placement
-from fairlead.api.jobs.preflight import PreflightRecord, PreflightSuite
+from fairlead.api.jobs.preflight import PreflightRecord
 from fairlead.api.kubernetes.core import (
     Container,
     EnvVar,
@@ -111,11 +111,6 @@ class GateResult:
         return f"the test of {nodes} before the start {word}: {text}"
 
 
-def is_open(attempt: Attempt) -> bool:
-    """True while the gate of an attempt has no outcome."""
-    return attempt.preflight is not None and attempt.preflight.outcome is None
-
-
 def gate_result(view: JobView, attempt: Attempt) -> GateResult | None:
     """Return what the gate says; None: there is none, it was judged, or members are in it."""
     asked, placement, pods = attempt.preflight, view.job.status.placement, view.current
@@ -168,31 +163,6 @@ def _members(job: Job, placement: Placement, pods: AttemptPods) -> list[CheckedM
                 why = str(error) if ended.message else f"exit code {ended.exit_code}, no result"
         out.append(CheckedMember(seat.rank, node, seat.role.name, result, why))
     return out
-
-
-def checking_words(job: Job) -> str:
-    """Return that the nodes of a job are being tested; "" where they are not."""
-    record, placement = job.status.current_attempt, job.status.placement
-    if record is None or placement is None or record.finished_at or record.started_at:
-        return ""
-    if not is_open(record):
-        return ""
-    nodes = len({seat.node for seat in seats(job, placement)})
-    how = "and the network between them " if _is_network(record) and nodes > 1 else ""
-    return f"checking {plural(nodes, 'node')} {how}before the start"
-
-
-def tested_words(record: Attempt) -> str:
-    """Return what the test before the program of an attempt found; "" for none."""
-    found = record.preflight
-    if found is None or found.outcome is None:
-        return ""
-    text = f"{found.outcome.value} before the start ({found.suite.value.lower()})"
-    return f"{text}: {found.message}" if found.message else text
-
-
-def _is_network(record: Attempt) -> bool:
-    return record.preflight is not None and record.preflight.suite is PreflightSuite.NETWORK
 
 
 def _instant(text: str | None, default: float) -> float:

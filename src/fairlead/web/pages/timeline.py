@@ -12,7 +12,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.values.times import parse_time
 from fairlead.cli.views.jobs import waiting
 from fairlead.cli.views.words import reason_words
-from fairlead.decide.jobs.preflight import tested_words
+from fairlead.decide.attempts.record import tested_words
 
 WIDTH = 1_000
 #: Of the picture: the least width of what took no time to speak of.
