@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -187,6 +187,19 @@ async def answer(client: HttpClient, name: str, template: str, node: str) -> boo
     return answers[0]
 
 
+async def judgements(
+    client: HttpClient, slices: Sequence[ResourceSlice], template: ResourceClaimTemplate, node: str
+) -> tuple[bool, bool]:
+    """Return whether a pod with a claim may be on a node: as we say, as kube-scheduler does."""
+    name = template.metadata.name
+    job = with_device_claims(make_job("j", gpus=0, cpu="1"), name)
+    table = DeviceTable(slices, [make_device_class(DRIVER)], [template])
+    state = ClusterState.of([make_node(node, cpu="64")], [job], devices=table)
+    verdict = would_fit(state, state.jobs["default", "j"].gang)
+    ours = verdict.outcome is Outcome.PLACED
+    return ours, await is_accepted(client, f"{name}-{node}", name, node)
+
+
 async def is_accepted(client: HttpClient, name: str, template: str, node: str) -> bool:
     """Return whether kube-scheduler binds a pod with this claim to the node; then it is deleted."""
     is_bound = await answer(client, name, template, node)
@@ -289,14 +302,8 @@ async def test_kube_scheduler_tolerates_taints_of_devices_as_we_do_and_takes_wha
 
     async def judge(node: str) -> None:
         for template in asked:
-            name = template.metadata.name
-            job = with_device_claims(make_job("j", gpus=0, cpu="1"), name)
-            table = DeviceTable(slices, [make_device_class(DRIVER)], [template])
-            state = ClusterState.of([make_node(node, cpu="64")], [job], devices=table)
-            verdict = would_fit(state, state.jobs["default", "j"].gang)
-            ours = verdict.outcome is Outcome.PLACED
-            theirs = await is_accepted(client, f"{name}-{node}", name, node)
-            assert ours == theirs, (node, to_wire(template), verdict)
+            ours, theirs = await judgements(client, slices, template, node)
+            assert ours == theirs, (node, to_wire(template))
             seen[theirs] += 1
 
     async with asyncio.TaskGroup() as group:
@@ -348,16 +355,10 @@ async def test_kube_scheduler_takes_alternatives_and_all_devices_as_we_do(
 
     async def judge(node: str) -> None:
         for template in asked:
-            name = template.metadata.name
-            job = with_device_claims(make_job("j", gpus=0, cpu="1"), name)
-            table = DeviceTable(slices, [make_device_class(DRIVER)], [template])
-            state = ClusterState.of([make_node(node, cpu="64")], [job], devices=table)
-            verdict = would_fit(state, state.jobs["default", "j"].gang)
-            ours = verdict.outcome is Outcome.PLACED
-            theirs = await is_accepted(client, f"{name}-{node}", name, node)
+            ours, theirs = await judgements(client, slices, template, node)
             # Two requests for one device of which one would do with another: we look at each alone.
             is_right = ours <= theirs if template is asked[-1] else ours == theirs
-            assert is_right, (node, to_wire(template), verdict)
+            assert is_right, (node, to_wire(template))
             seen[theirs] += 1
 
     async with asyncio.TaskGroup() as group:

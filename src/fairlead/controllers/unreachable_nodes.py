@@ -184,7 +184,7 @@ class UnreachableNodesController:
                 text = None if mark is None else mark.text
                 patch = {"metadata": {"annotations": {UNREACHABLE: text}}}
                 written = await self._objects.patch(NODES, node.metadata, patch)
-                self._tell(node, mark)
+                self._report(node, mark)
                 return written
             case _:
                 assert_never(action)
@@ -249,7 +249,7 @@ class UnreachableNodesController:
         self._record(node.metadata, EventKind.WARNING, "NodeSilent", message)
         self._log.warning("Node is silent", node=name, presence=answer.presence.value)
 
-    def _tell(self, node: Node, mark: UnreachableMark | None) -> None:
+    def _report(self, node: Node, mark: UnreachableMark | None) -> None:
         before = mark_of(node.metadata.annotations)
         name = node.metadata.name
         if mark is not None and mark.until is None:
@@ -285,5 +285,5 @@ class UnreachableNodesController:
 _WORDS = {
     Presence.ANSWERS: "its kubelet takes connections: nothing is lost",
     Presence.REFUSES: "its kubelet does not run, but its machine answers: nothing is lost",
-    Presence.UNKNOWN: "whether its machine answers cannot be told: nothing is done",
+    Presence.UNKNOWN: "it is unknown whether its machine answers: nothing is done",
 }
