@@ -25,7 +25,8 @@ from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.claimed.devices import KINDS_MAX, DeviceTable
 from fairlead.model.cluster import ClusterState
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
+from fairlead.sim.tenants.promises import entries_of
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
 from fairlead.testing.device_builders import (
     DRIVER,
     all_devices_request,
@@ -618,3 +619,28 @@ def test_constraints_that_share_some_requests_are_said_with_their_path() -> None
     said = verdict(cluster([gang(1, "one")], [make_slice("n1", 3)], [template]))
     assert said.reason is Reason.DEVICE_CLAIM_UNSUPPORTED
     assert said.facts["path"] == "spec.spec.devices.constraints[1].requests"
+
+
+def test_what_is_gone_leaves_nothing_behind() -> None:
+    templates = [
+        make_device_template(f"t{i}", device_request(DRIVER, 1, f"{BIG} && {i} < 9"))
+        for i in range(8)
+    ]
+    state = cluster([], [make_slice("n1", SIZES)], templates)
+    state.team_changed("red", make_team("red", namespaces=["default"]))
+    decider = PlacementState(state)
+    kept: list[int] = []
+    for number in range(8):
+        job = gang(1, f"t{number}", name=f"j{number}")
+        place = make_placement(["n1"])
+        placed = make_job(f"j{number}", count=1, gpus=0, cpu="1", placement=place)
+        for each in (job, with_device_claims(placed, f"t{number}")):
+            state.job_changed(each)
+            decide(decider, POLICY, EPOCH)
+        claim = make_device_claim(f"c{number}", has=[("n1", "d0")])
+        state.devices.put_claim(claim.metadata.key, claim)
+        state.devices.put_claim(claim.metadata.key, None)
+        state.job_deleted(job.metadata.key)
+        kept.append(sum(map(entries_of, (state.ledger, state.uses, state.devices))))
+    assert kept[-1] == kept[0]
+    assert not +state.uses.amounts["red"]

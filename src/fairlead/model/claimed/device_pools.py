@@ -186,13 +186,15 @@ class DevicePools:
 
     def _take(self, claim: JobKey, *, is_taken: bool) -> None:
         """Let the devices of a claim count as taken, or no more."""
+        devices = self.devices_of.get(claim, ())
+        is_taken = is_taken and bool(devices)
         if is_taken == (claim in self.takers):
             return
         if is_taken:
             self.takers[claim] = None
         else:
             del self.takers[claim]
-        for key, device in self.devices_of.get(claim, ()):
+        for key, device in devices:
             taken = self.taken.setdefault(key, Counter())
             taken[device] += 1 if is_taken else -1
             if not taken[device]:

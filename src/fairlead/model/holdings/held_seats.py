@@ -63,11 +63,15 @@ class HeldSeats:
 
     def set_claim(self, claim: Claim, *, is_there: bool) -> None:
         """Take in the claim of a job, or that it is gone."""
+        namespace, owner = claim.key[0], claim.owner
         if is_there:
-            self._claims[claim.owner] = claim
+            self._claims[owner] = claim
         else:
-            del self._claims[claim.owner]
-        self._changed.setdefault(claim.key[0], {})[claim.owner] = None
+            del self._claims[owner]
+        if is_there or owner in self._counted:
+            self._changed.setdefault(namespace, {})[owner] = None
+        elif changed := self._changed.get(namespace):  # of a namespace that is not asked about
+            changed.pop(owner, None)
 
     def count_pod(self, owner: Owner, request: Request, sign: int) -> None:
         """Take in a pod of a job, or with -1 that it is gone or has ended."""

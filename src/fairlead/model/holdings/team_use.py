@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, KeysView, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import msgspec
 
@@ -21,6 +21,7 @@ from fairlead.model.gang.gangs import JobKey
 #: After so long the past counts half, as Slurm's PriorityDecayHalfLife by default.
 HALF_LIFE_SECONDS = 7 * 86_400.0
 _NONE: Counter[str] = Counter()
+T = TypeVar("T")
 
 
 class Account(NamedTuple):
@@ -284,7 +285,7 @@ class TeamUses:
         if held is None:
             held = self.amounts[use.team] = Counter()
         for resource, amount in use.amounts:
-            held[resource] += sign * amount
+            _add(held, resource, sign * amount)
         for node in use.nodes:
             self._hold(self._holders, use.team, node, sign)
 
@@ -319,8 +320,8 @@ class TeamUses:
         self.borrowed_version += bool(others)
 
 
-def _add(counts: Counter[Account], account: Account, amount: int) -> None:
-    """Add to a count; one that is 0 is dropped, since users come and go."""
-    counts[account] += amount
-    if not counts[account]:
-        del counts[account]
+def _add(counts: Counter[T], key: T, amount: int) -> None:
+    """Add to a count; one that is 0 is dropped, since users and kinds of devices come and go."""
+    counts[key] += amount
+    if not counts[key]:
+        del counts[key]
