@@ -27,7 +27,6 @@ from fairlead.api import names
 from fairlead.api.cluster.node_pool import NodePool, NodePoolStatus, Provider
 from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job import Job, Role
-from fairlead.api.jobs.placement import Placement
 from fairlead.api.kubernetes.core import (
     Container,
     ContainerImage,
@@ -68,8 +67,6 @@ from fairlead.decide.placement.outcome import status_patch
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, ObjectKey, Verdict
 from fairlead.model.asks.topology import Level
-from fairlead.model.claimed.device_asks import DeviceKind
-from fairlead.model.holdings.team_use import SavedSums
 from fairlead.model.inventory.image_table import IMAGES_PER_NODE_MAX
 from fairlead.model.objects import Objects
 
@@ -133,16 +130,6 @@ class _Recall(msgspec.Struct, frozen=True, rename="camel"):
     failed: list[tuple[int, ObjectKey, int]] = []
 
 
-class _Carried(msgspec.Struct, frozen=True, rename="camel"):
-    shares: SavedSums = SavedSums()
-    gpu_seconds: SavedSums = SavedSums()
-    write_blocked: tuple[ObjectKey, ...] = ()
-    uncertain: list[tuple[ObjectKey, Placement]] = []
-    forfeited: list[tuple[ObjectKey, bool]] = []
-    kept_since: list[tuple[ObjectKey, float]] = []
-    device_kinds: tuple[DeviceKind, ...] | None = None
-
-
 class _Header(msgspec.Struct, frozen=True, rename="camel"):
     format: str
     version: int
@@ -156,7 +143,7 @@ class _Header(msgspec.Struct, frozen=True, rename="camel"):
     policy: dict[str, float | int | bool | None]
     levels: list[tuple[str, str]]
     contains_faults: bool
-    carried: _Carried
+    carried: Carried
     recall: _Recall
     actions: list[Write]
     digest: str
@@ -226,7 +213,7 @@ def digest_of(writes: Sequence[Write]) -> str:
 
 def write_lines(cycle: Cycle, snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the lines of the file of a decision."""
-    writes, carried, recall = writes_of(cycle.actions), snapshot.carried, snapshot.recall
+    writes, recall = writes_of(cycle.actions), snapshot.recall
     objects = [
         (kind, each)
         for kind, (field, _) in _KINDS.items()
@@ -236,11 +223,7 @@ def write_lines(cycle: Cycle, snapshot: Snapshot) -> Iterator[bytes]:
         FORMAT, VERSION, __version__, cycle.number, snapshot.now, len(objects),
         asdict(snapshot.policy), [(each.name, each.key) for each in snapshot.levels],
         snapshot.contains_faults,
-        _Carried(
-            carried.shares, carried.gpu_seconds, carried.write_blocked,
-            list(carried.uncertain.items()), list(carried.forfeited.items()),
-            list(carried.kept_since.items()), carried.device_kinds,
-        ),
+        snapshot.carried,
         _Recall(
             recall.unwritten,
             [_Remembered(key, v.reason, dict(v.facts)) for key, v in recall.verdicts.items()],
@@ -293,7 +276,7 @@ def read_lines(lines: Iterable[bytes]) -> RecordedDecision:
     snapshot = Snapshot(
         header.now, objects, _policy(header.policy),
         tuple(Level(name, key) for name, key in header.levels),
-        _carried(header.carried), _recall(header.recall), header.contains_faults,
+        header.carried, _recall(header.recall), header.contains_faults,
     )  # fmt: skip
     return RecordedDecision(
         header.cycle, header.release, snapshot, tuple(header.actions), header.digest
@@ -324,13 +307,6 @@ def _policy(given: dict[str, float | int | bool | None]) -> PlacementPolicy:
         return msgspec.convert(finite, PlacementPolicy)
     except msgspec.ValidationError as error:
         raise DecisionFileError(1, str(error).partition(" - at ")[0], "policy") from error
-
-
-def _carried(given: _Carried) -> Carried:
-    return Carried(
-        given.shares, given.gpu_seconds, given.write_blocked, dict(given.uncertain),
-        dict(given.forfeited), dict(given.kept_since), given.device_kinds,
-    )  # fmt: skip
 
 
 def _recall(given: _Recall) -> Recall:

@@ -13,6 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import msgspec
+
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement
 from fairlead.decide.placement.actions import Action
@@ -28,21 +30,20 @@ from fairlead.model.holdings.team_use import SavedSums
 from fairlead.model.objects import Objects
 
 
-@dataclass(frozen=True, slots=True)
-class Carried:
+class Carried(msgspec.Struct, frozen=True, rename="camel"):
     """What the process of a scheduler knows that no object shows."""
 
     #: What teams have used: of the dominant resource, and GPU-seconds.
-    shares: SavedSums = field(default_factory=SavedSums)
-    gpu_seconds: SavedSums = field(default_factory=SavedSums)
+    shares: SavedSums = SavedSums()
+    gpu_seconds: SavedSums = SavedSums()
     #: Jobs whose last write was refused.
     write_blocked: tuple[ObjectKey, ...] = ()
     #: Placements whose write had no answer.
-    uncertain: dict[ObjectKey, Placement] = field(default_factory=dict[ObjectKey, Placement])
+    uncertain: tuple[tuple[ObjectKey, Placement], ...] = ()
     #: Placements that count as given back, and whether until the job ends.
-    forfeited: dict[ObjectKey, bool] = field(default_factory=dict[ObjectKey, bool])
+    forfeited: tuple[tuple[ObjectKey, bool], ...] = ()
     #: Since when room is kept for waiting jobs.
-    kept_since: dict[ObjectKey, float] = field(default_factory=dict[ObjectKey, float])
+    kept_since: tuple[tuple[ObjectKey, float], ...] = ()
     #: The kinds of devices that it knew of which there are; None: all that jobs ask for.
     device_kinds: tuple[DeviceKind, ...] | None = None
 
@@ -52,8 +53,9 @@ class Carried:
         cluster = state.cluster
         return cls(
             cluster.uses.shares.save(), cluster.uses.gpu_seconds.save(),
-            tuple(state.write_blocked), cluster.uncertain, cluster.forfeited,
-            dict(state.kept_since), cluster.devices.kinds,
+            tuple(state.write_blocked), tuple(cluster.uncertain.items()),
+            tuple(cluster.forfeited.items()), tuple(state.kept_since.items()),
+            cluster.devices.kinds,
         )  # fmt: skip
 
 
@@ -91,13 +93,13 @@ def _state(snapshot: Snapshot) -> PlacementState:
         cluster.devices.count_only(carried.device_kinds)
     cluster.uses.shares.load(carried.shares)
     cluster.uses.gpu_seconds.load(carried.gpu_seconds)
-    for key, is_final in carried.forfeited.items():
+    for key, is_final in carried.forfeited:
         if key in cluster.jobs:
             cluster.forfeit(cluster.jobs[key].job, is_final=is_final)
     state = PlacementState(
         cluster, order=FairShareOrder(cluster), contain=_leave_out if contains else None
     )
-    for key, placement in carried.uncertain.items():
+    for key, placement in carried.uncertain:
         if key in cluster.jobs:
             state.reserve_uncertain(cluster.jobs[key].job, placement)
     state.kept_since.update(carried.kept_since)
