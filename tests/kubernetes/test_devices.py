@@ -29,6 +29,7 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 
+from fairlead.api.kubernetes.core import Pod
 from fairlead.api.kubernetes.devices import (
     Device,
     DeviceTaint,
@@ -36,6 +37,13 @@ from fairlead.api.kubernetes.devices import (
     ResourceSlice,
 )
 from fairlead.api.meta import to_wire
+from fairlead.api.pods.served_resources import (
+    IMPLICIT,
+    SERVED_CLAIM,
+    ResourceClasses,
+    served_asks,
+    served_requests,
+)
 from fairlead.api.resources import (
     DEVICE_CLASSES,
     JOBS,
@@ -50,7 +58,7 @@ from fairlead.api.values.amounts import Amount, Amounts, added, read_all
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Outcome
-from fairlead.embedded.quota.usage import usage_of
+from fairlead.embedded.quota.usage import Served, usage_of
 from fairlead.embedded.schema.values import as_map
 from fairlead.kube.client import HttpClient
 from fairlead.model.claimed.devices import DeviceTable
@@ -371,6 +379,10 @@ async def test_quotas_count_claims_by_class_as_we_do(client: HttpClient) -> None
     classes = (DRIVER, "other.example.com")
     hard = {f"{name}.deviceclass.resource.k8s.io/devices": "500" for name in classes}
     hard["count/resourceclaims.resource.k8s.io"] = "50"
+    hard |= {"requests.example.com/card": "500", f"requests.{IMPLICIT}{DRIVER}": "500"}
+    card = {"spec": {"extendedResourceName": "example.com/card"}}
+    found = await client.patch(DEVICE_CLASSES, DRIVER, card)
+    served = Served(ResourceClasses.of([found]))
     quota = {"metadata": {"name": "devices"}, "spec": {"hard": hard}}
     await client.create(RESOURCE_QUOTAS, quota, namespace="default")
     other = device_request(classes[1], 5)
@@ -386,7 +398,7 @@ async def test_quotas_count_claims_by_class_as_we_do(client: HttpClient) -> None
     for i, requests in enumerate(asked):
         body = body_of(make_device_claim(f"c{i}", *requests))
         made = await client.create(RESOURCE_CLAIMS, body, namespace="default")
-        expected.append(usage_of("resourceclaims.resource.k8s.io", to_wire(made)))
+        expected.append(usage_of("resourceclaims.resource.k8s.io", to_wire(made), served))
         await until(has_counted)
     await delete_all(client, RESOURCE_CLAIMS)
     await client.delete(RESOURCE_QUOTAS, "devices", namespace="default")
@@ -459,6 +471,72 @@ async def test_gangs_with_claims_for_devices_are_bound_at_their_first_attempt(
             assert (status.state, status.attempt, status.infrastructure_failures) == (
                 "Succeeded", 1, 0
             ), (job.metadata.name, status)  # fmt: skip
+
+
+async def test_gangs_whose_resource_devices_serve_are_bound_at_their_first_attempt(
+    client: HttpClient,
+) -> None:
+    """Beside members with claims for the same devices, and on nodes with the resource, too."""
+    rng = random.Random(7)
+    card, asked = "example.com/card", f"{IMPLICIT}{DRIVER}"
+    await client.patch(DEVICE_CLASSES, DRIVER, {"spec": {"extendedResourceName": card}})
+    async with virtual_nodes(client, 4), controllers(client, policy=DIRECT):
+        nodes = sorted(node.metadata.name for node in (await client.list(NODES)).items)
+        own = {"status": {"allocatable": {card: "3"}, "capacity": {card: "3"}}}
+        await client.patch(NODES, nodes[0], own, subresource="status")
+        for i, node in enumerate(nodes[1:]):
+            await client.create(RESOURCE_SLICES, body_of(make_slice(node, 3 + i)))
+        template = body_of(make_device_template("one"))
+        await client.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
+        for number in range(14):
+            body = job_body(f"j{number}", rng.randint(1, 3), seconds=2, gpus=0)
+            spec = body["spec"]["roles"][0]["template"]["spec"]
+            resources = spec["containers"][0]["resources"]
+            if number % 3 == 2:
+                spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+                resources["claims"] = [{"name": "gpu"}]
+            else:
+                name = card if number % 2 else asked
+                resources.setdefault("limits", {})[name] = str(rng.randint(1, 2))
+                init = {"name": "load", "image": "x", "resources": {"limits": {name: "3"}}}
+                spec["initContainers"] = [init] if number % 4 == 0 else []
+            await client.create(JOBS, body, namespace="default")
+        seen: dict[str, Any] = {}
+
+        async def are_over() -> bool:
+            for claim in (await client.list(RESOURCE_CLAIMS, namespace="default")).items:
+                if SERVED_CLAIM in claim.metadata.annotations:
+                    seen[claim.pod] = claim
+            found = (await client.list(JOBS, namespace="default")).items
+            return all(job.is_finished for job in found)
+
+        pods: dict[str, Pod] = {}
+
+        async def watch_pods() -> None:
+            while True:
+                for pod in (await client.list(PODS, namespace="default")).items:
+                    if pod.status.extended_resource_claim_status is not None:
+                        pods[pod.metadata.name] = pod
+                await asyncio.sleep(0.2)
+
+        async with asyncio.TaskGroup() as group:
+            watching = group.create_task(watch_pods())
+            await until(are_over)
+            watching.cancel()
+        for job in (await client.list(JOBS, namespace="default")).items:
+            status = job.status
+            assert (status.state, status.attempt, status.infrastructure_failures) == (
+                "Succeeded", 1, 0
+            ), (job.metadata.name, status)  # fmt: skip
+        both = seen.keys() & pods.keys()
+        assert len(both) >= 5
+        for name in both:
+            spec = pods[name].spec
+            classes = dict.fromkeys(served_asks(spec, (card, asked)), DRIVER)
+            expected = served_requests(spec, classes)
+            assert list(seen[name].spec.devices.requests) == expected.requests
+            said = (await client.get(PODS, name, namespace="default")).status
+            assert said.extended_resource_claim_status is not None
 
 
 async def test_gangs_with_parts_of_gpus_are_bound_at_their_first_attempt(

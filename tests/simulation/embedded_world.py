@@ -166,8 +166,11 @@ async def embedded_world(
         await binder.run()
 
     async def allocate_devices() -> None:
-        pods = controllers.mirrors.pods
-        await DeviceAllocator(client, pods, clock=clock, rng=random.Random(6)).run()
+        mirrors = controllers.mirrors
+        allocator = DeviceAllocator(
+            client, mirrors.pods, mirrors.nodes, clock=clock, rng=random.Random(6)
+        )
+        await allocator.run()
 
     services = [
         *controllers.services(), SupervisedService("api", service.run),

@@ -191,7 +191,10 @@ class Cluster:
             await binder.run()
 
         async def allocate_devices() -> None:
-            await DeviceAllocator(client, mirrors.pods, clock=self._clock, rng=self._rng).run()
+            allocator = DeviceAllocator(
+                client, mirrors.pods, mirrors.nodes, clock=self._clock, rng=self._rng
+            )
+            await allocator.run()
 
         return [
             SupervisedService("volume-binder", bind_volumes),

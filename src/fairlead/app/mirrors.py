@@ -21,6 +21,7 @@ from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeCl
 from fairlead.api.resources import (
     CLAIMS,
     CLUSTER_REPORTS,
+    DEVICE_CLASSES,
     FLEETS,
     JOB_ARRAYS,
     JOBS,
@@ -96,8 +97,8 @@ class SharedMirrors:
         self.volumes: Mirror[PersistentVolume] = make(VOLUMES, is_dormant=True)
         self.storage_classes: Mirror[StorageClass] = make(STORAGE_CLASSES, is_dormant=True)
         self._own += [self.claims, self.volumes, self.storage_classes]
-        #: Until some job asks for devices by a claim.
-        self.devices = DeviceMirrors.make(partial(make, is_dormant=True))
+        #: All but the classes: until some job asks for devices.
+        self.devices = DeviceMirrors.make(partial(make, is_dormant=True), make(DEVICE_CLASSES))
         self._own += self.devices.all
         self.reports: Mirror[ClusterReport] | None = None
         if has_reports:

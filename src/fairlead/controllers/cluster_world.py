@@ -347,7 +347,9 @@ def _is_apart(job: Job) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DeviceMirrors:
-    """What says which devices there are; dormant until some job asks for some by a claim."""
+    """What says which devices there are; all but the classes, which may serve resources of
+    containers, are dormant until some job asks for some.
+    """
 
     claims: Mirror[ResourceClaim]
     templates: Mirror[ResourceClaimTemplate]
@@ -355,12 +357,14 @@ class DeviceMirrors:
     slices: Mirror[ResourceSlice]
 
     @classmethod
-    def make(cls, make: Callable[[Resource[Any]], Mirror[Any]]) -> DeviceMirrors:
-        """Make them with what makes a dormant mirror of a kind."""
+    def make(
+        cls, make: Callable[[Resource[Any]], Mirror[Any]], classes: Mirror[DeviceClass]
+    ) -> DeviceMirrors:
+        """Make the others with what makes a dormant mirror of a kind."""
         return cls(
             make(RESOURCE_CLAIMS),
             make(RESOURCE_CLAIM_TEMPLATES),
-            make(DEVICE_CLASSES),
+            classes,
             make(RESOURCE_SLICES),
         )
 
@@ -412,6 +416,7 @@ class ClusterMirrors:
             volumes=Mirror(client, VOLUMES, clock=clock, rng=rng, options=dormant),
             storage_classes=Mirror(client, STORAGE_CLASSES, clock=clock, rng=rng, options=dormant),
             devices=DeviceMirrors.make(
-                lambda kind: Mirror(client, kind, clock=clock, rng=rng, options=dormant)
+                lambda kind: Mirror(client, kind, clock=clock, rng=rng, options=dormant),
+                Mirror(client, DEVICE_CLASSES, clock=clock, rng=rng),
             ),
         )

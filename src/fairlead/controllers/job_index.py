@@ -101,7 +101,7 @@ class JobIndex:
         a job that has ended, and of one that was deleted.
         """
         self._finished = finished
-        self._cluster = world.mirrors
+        self._world, self._cluster = world, world.mirrors
         self._health = world.health
         self._yielding = world.yielding
         self._mark = mark
@@ -188,6 +188,7 @@ class JobIndex:
                 self._health, self._by_node.gone_since, placed.nodes, parts.pods.nodes
             ),
             bindings=self._bindings,
+            served=self._world.state.devices.resources,
             spares=self._spares,
             is_surplus=self._finished.is_surplus(job),
             is_waited_for=key in self._dependents,

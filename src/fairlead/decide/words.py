@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from fairlead.api.values.quantity import CLAIMED, CPU, GPU
+from fairlead.api.values.quantity import CLAIMED, CPU, GPU, SERVING
 
 _RESOURCE_WORDS = {GPU: "GPUs", CPU: "CPUs"}
 _NUMBERED = re.compile(r"^(.*?)(\d+)$")
@@ -19,7 +19,8 @@ def plural(count: int, word: str) -> str:
 def resource_word(resource: str) -> str:
     """Return what people call a resource: "GPUs", "CPUs", "memory", else its name."""
     if resource.startswith(CLAIMED):
-        return f"devices of class {resource.removeprefix(CLAIMED)}"
+        name = resource.removeprefix(CLAIMED)
+        return f"devices {name}" if name.startswith(SERVING) else f"devices of class {name}"
     return _RESOURCE_WORDS.get(resource, resource)
 
 

@@ -3,6 +3,7 @@ kube-scheduler do.
 
     a pod with a node, a claim without devices -> devices that no claim has, of its node
     a pod that names a template                -> a claim of its own, which goes with it
+    a pod whose resources devices serve        -> a claim for these, named in the pod's status
     a pod that is over                         -> its own claim is deleted, others are free of it
 
 A claim that finds no devices on the node of its pod waits; the pod runs without, as pods of virtual
@@ -22,14 +23,16 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from fairlead.api.kubernetes.core import Pod
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.kubernetes.devices import (
+    DeviceClass,
     ResourceClaim,
     ResourceClaimTemplate,
 )
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import (
     DEVICE_CLASSES,
+    PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
@@ -39,6 +42,12 @@ from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.embedded.device_search import Allocation, Tries
 from fairlead.embedded.node_devices import TRIES_MAX, NodeDevices, claims_of, devices_of, id_of
 from fairlead.embedded.own_mirrors import run_with_mirrors
+from fairlead.embedded.served_pods import (
+    ServedPods,
+    is_served_claim,
+    may_be_served,
+    served_claim_key,
+)
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -64,13 +73,21 @@ class SetStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class NameClaim:
+    """Name the claim for a pod's resources, which has devices, in the pod's status."""
+
+    claim: ResourceClaim
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteClaim:
     """Delete the claim of a pod that is over."""
 
     claim: ResourceClaim
 
 
-Action: TypeAlias = MakeClaim | SetStatus | DeleteClaim
+Action: TypeAlias = MakeClaim | SetStatus | NameClaim | DeleteClaim
 
 
 class DeviceAllocator:
@@ -82,6 +99,7 @@ class DeviceAllocator:
         self,
         client: Client,
         pods: Mirror[Pod],
+        nodes: Mirror[Node],
         *,
         clock: Clock,
         rng: random.Random,
@@ -95,9 +113,11 @@ class DeviceAllocator:
         self._templates = Mirror(client, RESOURCE_CLAIM_TEMPLATES, clock=clock, rng=rng)
         self._classes = Mirror(client, DEVICE_CLASSES, clock=clock, rng=rng)
         self._slices = Mirror(client, RESOURCE_SLICES, clock=clock, rng=rng)
+        self._nodes = nodes
+        self._served = ServedPods(lambda name: nodes.get("", name))
         self._devices = NodeDevices(lambda name: self._classes.get("", name), self._slices.items)
         self._allocates = allocates
-        #: The pods that name claims.
+        #: The pods that name claims, and those that ask for resources that devices may serve.
         self._users: dict[ObjectKey, Pod] = {}
         self._is_due = True
         #: Pods whose devices were not found in all tries: they come after others.
@@ -106,6 +126,8 @@ class DeviceAllocator:
         self._unregister = (
             pods.on_change(self._pod_changed),
             *(mirror.on_change(self._changed) for mirror in self.own),
+            self._classes.on_change(self._class_changed),
+            nodes.on_change(self._node_changed),
         )
 
     @property
@@ -116,7 +138,7 @@ class DeviceAllocator:
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
         """Return what it reads."""
-        return (*self.own, self._pods)
+        return (*self.own, self._pods, self._nodes)
 
     def close(self) -> None:
         """Take its handlers off the mirrors."""
@@ -157,10 +179,11 @@ class DeviceAllocator:
         for pod in (self._users[key] for key in sorted(self._users)):
             if pod.is_terminal:
                 continue
-            for key, template in claims_of(pod):
+            for key, template in self._claims_of(pod):
                 users.setdefault(key, []).append(pod)
                 if template and self._claims.get(*key) is None:
                     actions += self._make(pod, key, template)
+            actions += self._serve(pod)
         given, is_complete = self._allocated(users) if self._allocates else ({}, True)
         self._retry_at = None if is_complete else now + RETRY_SECONDS
         for claim in sorted(self._claims.items(), key=lambda each: each.metadata.key):
@@ -168,6 +191,30 @@ class DeviceAllocator:
             if claim.metadata.deletion_timestamp is None:
                 actions += self._follow(claim, users.get(key, []), given.get(key))
         return Decision(tuple(actions))
+
+    def _claims_of(self, pod: Pod) -> Iterator[tuple[ObjectKey, str]]:
+        """Yield the claims of a pod, each with the template that it is made from, or ""; at the end
+        the one for its resources, once it is there.
+        """
+        yield from claims_of(pod)
+        key = served_claim_key(pod)
+        found = self._claims.get(*key)
+        if found is not None and is_served_claim(found, pod):
+            yield key, ""
+
+    def _serve(self, pod: Pod) -> Iterator[MakeClaim | NameClaim]:
+        """Yield what makes the claim for a pod's resources and names it in the pod's status."""
+        if not self._allocates or pod.metadata.deletion_timestamp is not None:
+            return
+        found = self._claims.get(*served_claim_key(pod))
+        if found is None:
+            claim = self._served.claim_of(pod)
+            if claim is not None:
+                yield MakeClaim(claim)
+            return
+        is_named = pod.status.extended_resource_claim_status is not None
+        if not is_named and is_served_claim(found, pod) and found.status.allocation is not None:
+            yield NameClaim(found, pod)
 
     def _make(self, pod: Pod, key: ObjectKey, name: str) -> Iterator[MakeClaim]:
         template = self._templates.get(key[0], name)
@@ -187,7 +234,7 @@ class DeviceAllocator:
         tries: dict[str, Tries] = {}
         is_complete = True
         for key in sorted(pods, key=lambda each: (each in self._costly, each)):
-            keys = [claim for claim, _ in claims_of(pods[key])]
+            keys = [claim for claim, _ in self._claims_of(pods[key])]
             claims = [claim for each in keys if (claim := self._claims.get(*each)) is not None]
             if not pods[key].spec.node_name or len(claims) < len(keys):
                 continue
@@ -261,6 +308,15 @@ class DeviceAllocator:
                     RESOURCE_CLAIMS, name, body, namespace=namespace, subresource="status"
                 )
                 return Written.of(RESOURCE_CLAIMS, written)
+            case NameClaim(_, pod):
+                body = {
+                    "metadata": {"uid": pod.metadata.uid},
+                    "status": self._served.status_of(pod, claim),
+                }
+                named = await self._client.patch(
+                    PODS, pod.metadata.name, body, namespace=namespace, subresource="status"
+                )
+                return Written.of(PODS, named)
             case DeleteClaim():
                 uid = claim.metadata.uid
                 await self._client.delete(RESOURCE_CLAIMS, name, namespace=namespace, uid=uid)
@@ -269,11 +325,21 @@ class DeviceAllocator:
     def _changed(self, change: Change[Any]) -> None:
         self._is_due = True
 
+    def _class_changed(self, change: Change[DeviceClass]) -> None:
+        self._served.classes.put(change.key[1], change.new)
+
+    def _node_changed(self, change: Change[Node]) -> None:
+        before = change.old.status.allocatable if change.old is not None else {}
+        after = change.new.status.allocatable if change.new is not None else {}
+        self._is_due |= bool(self._served.classes) and before != after
+
     def _pod_changed(self, change: Change[Pod]) -> None:
-        before = self._users.pop(change.key, None)
-        if change.new is not None and change.new.spec.resource_claims:
-            self._users[change.key] = change.new
-        if before is not None or change.key in self._users:
+        before, now = self._users.pop(change.key, None), change.new
+        if now is not None and (now.spec.resource_claims or may_be_served(now)):
+            self._users[change.key] = now
+        each = before or now
+        has_claims = each is not None and bool(each.spec.resource_claims)
+        if has_claims or (self._served.classes and (before is not None or now is not None)):
             self._is_due = True
 
 

@@ -183,16 +183,15 @@ class ClusterState:
         if is_balloon(pod, own) or is_pull(pod) or is_yielding(pod, own):
             return self.pod_deleted(pod.metadata.key)
         versions = self._versions(pod.metadata.namespace)
+        is_bound = bool(pod.spec.node_name) and not pod.is_terminal
         if self.terms or states_rules(pod.spec):
-            is_bound = bool(pod.spec.node_name) and not pod.is_terminal
             self._hold(("pod", pod.metadata.key), rules_of_pod(pod).terms if is_bound else ())
         self.pools.set_pod(pod)
         is_seen = self.ledger.set_pod(pod)
         if pod.spec.volumes:  # of a pod with a node they do not change
             is_seen |= self.volumes.put_pod(pod.metadata.key, pod)
-        if pod.spec.resource_claims:
-            is_there = bool(pod.spec.node_name) and not pod.is_terminal
-            is_seen |= self.devices.put_pod(pod.metadata.key, is_there=is_there)
+        if pod.spec.resource_claims or pod.status.extended_resource_claim_status is not None:
+            is_seen |= self.devices.put_pod(pod.metadata.key, is_there=is_bound)
         return is_seen or versions != self._versions(pod.metadata.namespace)
 
     def pod_deleted(self, key: JobKey) -> bool:
@@ -204,9 +203,9 @@ class ClusterState:
         was_seen |= key in self.devices.pods and self.devices.put_pod(key, is_there=False)
         return was_seen or versions != self._versions(key[0])
 
-    def _versions(self, namespace: str) -> tuple[int, int, int]:
+    def _versions(self, of: str) -> tuple[int, int, int]:
         """Return what rises when a pod of a namespace matters to decisions besides what it uses."""
-        held = self.ledger.held.version(namespace) if namespace in self.quotas else 0
+        held = self.ledger.held.version(of) if of in self.quotas else 0
         return (self.terms.version, self.pools.version, held)
 
     def _hold(self, owner: tuple[str, JobKey], terms: tuple[Term, ...]) -> None:
@@ -290,8 +289,10 @@ class ClusterState:
 
     def follow_claims(self) -> None:
         """Take in what has changed of claims, volumes and devices, once after many changes."""
+        if self.devices.resources.pop_changed():
+            self._take_in_again()
         changes = self.devices.follow()
-        for resource in self.table.set_devices(changes.nodes) if changes.nodes else ():
+        for resource in self.table.set_devices(changes.nodes, changes.served):
             self.ledger.book_resource(resource)
         for node, lost in changes.stranded.items():
             self.ledger.set_stranded(node, lost)
@@ -321,12 +322,13 @@ class ClusterState:
             self._hold(("job", key), ())
         elif same is None:
             self._hold(("job", key), job_terms(job))
-        claims = claims_of(job) if same is None else same.claims
+        named = self.devices.resources
+        claims = same.claims if same and same.version[3] == named.version else claims_of(job, named)
         reaches: Reaches | Unusable = ()
         if claims is not NO_CLAIMS or (before is not None and before.claims is not NO_CLAIMS):
             turn = turn_of(job, phase, priority)
             reaches = use_claims(self.volumes, self.devices, job, claims, turn=turn)
-        version = (self.teams.version, self.terms.version, self._has_windows)
+        version = (self.teams.version, self.terms.version, self._has_windows, named.version)
         basis = (priority, team, version, reaches)
         if same is not None and (same.priority, same.team, same.version, same.reaches) == basis:
             gang = same.gang
@@ -401,7 +403,7 @@ class ClusterState:
         """Return what a job asks for, known here or not, with the tolerations of its team."""
         job = as_stated(job)
         team = self.teams.resolve(job.spec.team, job.metadata.namespace)
-        reaches = read_claims(self.volumes, self.devices, job, claims_of(job))
+        reaches = read_claims(self.volumes, self.devices, job)
         return self._gang_of(job, self._priority_of(job), team, reaches)
 
     def reserve_uncertain(self, job: Job, placement: Placement) -> bool:
@@ -429,8 +431,7 @@ class ClusterState:
             self._claim(key, self.jobs[key])
 
     def _claim(self, key: JobKey, entry: JobEntry) -> None:
-        job = entry.job
-        status = job.status
+        job, status = entry.job, entry.job.status
         is_over = entry.phase is Phase.FINISHED
         is_free = is_over or is_failing(job) or key in self._forfeits
         if is_free or isinstance(entry.gang, InvalidGang):

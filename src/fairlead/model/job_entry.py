@@ -31,8 +31,9 @@ class JobEntry(msgspec.Struct, frozen=True):
     phase: Phase
     #: The user as whose it counts, as admission has recorded it; "" where that is not known.
     user: str
-    #: `TeamTable.version` and `TermTable.version` that the gang was read with.
-    version: tuple[int, int, bool] = (0, 0, False)
+    #: What the gang was read with: the versions of teams and terms, whether there are windows, and
+    #: the version of resources that devices serve.
+    version: tuple[int, int, bool, int] = (0, 0, False, 0)
     #: Its PriorityClasses let it preempt jobs of lower priority.
     may_preempt: bool = True
     #: The claims that it names, by role, and from where they can be reached.

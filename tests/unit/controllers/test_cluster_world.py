@@ -107,6 +107,7 @@ def play(main: Callable[[Process], Awaitable[None]], client: FakeClient | None =
                 process.mirrors.jobs, process.mirrors.pods, process.mirrors.nodes,
                 process.mirrors.priority_classes,
                 process.mirrors.teams, process.mirrors.pools, process.mirrors.quotas,
+                process.mirrors.devices.classes,
             )  # fmt: skip
             tasks = [group.create_task(mirror.run()) for mirror in mirrors]
             await main(process)

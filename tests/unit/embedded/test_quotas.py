@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from fairlead.api.pods.served_resources import SERVED_CLAIM
 from fairlead.api.status import Forbidden, Invalid
 from fairlead.api.values.amounts import Amounts, added, read, written
 from fairlead.embedded.builtins import (
     CLAIMS,
     CONFIG_MAPS,
+    DEVICE_CLASSES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_QUOTAS,
@@ -48,7 +50,8 @@ async def make(
 ) -> Any:
     body["metadata"] = {"name": name, **body.get("metadata", {})}
     options = WriteOptions(dry_run=dry_run)
-    return (await service.create(info, "default", body, options)).plain()
+    namespace = "default" if info.namespaced else ""
+    return (await service.create(info, namespace, body, options)).plain()
 
 
 def spec(requests: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
@@ -296,6 +299,41 @@ def test_claims_for_devices_count_by_class_and_the_most_of_their_alternatives() 
         await delete(service, RESOURCE_CLAIMS, "c")
         await settle(service)
         assert used(service)[of_class.format("gpu")] == "0"
+
+    run(main())
+
+
+def test_claims_use_the_resource_that_their_class_serves_beyond_what_their_pod_uses() -> None:
+    implied = "deviceclass.resource.kubernetes.io/gpu"
+    implicit = f"requests.{implied.removesuffix('gpu')}"
+
+    async def main() -> None:
+        service = await cluster()
+        card = {"extendedResourceName": "nvidia.com/gpu"}
+        await make(service, DEVICE_CLASSES, "gpu", spec=card)
+        await make(service, DEVICE_CLASSES, "nic", spec={})
+        await limit(service, hard={GPU: "9", f"{implicit}gpu": "20", f"{implicit}nic": "9"})
+        request = {"deviceClassName": "gpu", "count": 2}
+        devices = {"devices": {"requests": [{"name": "a", "exactly": request}]}}
+        await make(service, RESOURCE_CLAIMS, "c", spec=devices)
+        assert used(service) == {GPU: "2", f"{implicit}gpu": "2", f"{implicit}nic": "0"}
+        pod = await make(service, PODS, "p", spec=spec(limits={"nvidia.com/gpu": "2"}))
+        assert used(service)[GPU] == "4"
+        owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "controller": True,
+                 "uid": pod["metadata"]["uid"]}  # fmt: skip
+        own = {"annotations": {SERVED_CLAIM: "true"}, "ownerReferences": [owner]}
+        await make(service, RESOURCE_CLAIMS, "own", spec=devices, metadata=own)
+        assert used(service) == {GPU: "4", f"{implicit}gpu": "4", f"{implicit}nic": "0"}
+        await make(service, PODS, "i", spec=spec(limits={implied: "3"}))
+        assert used(service)[f"{implicit}gpu"] == "7"
+        request["count"] = 6
+        words = r"requests\.nvidia\.com/gpu=6, used: .*=4, limited: .*=9"
+        with pytest.raises(Forbidden, match=words):
+            await make(service, RESOURCE_CLAIMS, "d", spec=devices)
+        for name in ("own", "c"):
+            await delete(service, RESOURCE_CLAIMS, name)
+        await settle(service)
+        assert used(service) == {GPU: "2", f"{implicit}gpu": "3", f"{implicit}nic": "0"}
 
     run(main())
 

@@ -337,6 +337,12 @@ class PodCondition(Wire, frozen=True):
     last_transition_time: Instant | None = None
 
 
+class ExtendedResourceClaim(Wire, frozen=True):
+    """The claim for devices that serves resources of a pod's containers."""
+
+    resource_claim_name: str = ""
+
+
 class PodStatus(Wire, frozen=True):
     """Observed state of a pod. `phase`: Pending, Running, Succeeded, Failed, Unknown."""
 
@@ -351,6 +357,7 @@ class PodStatus(Wire, frozen=True):
     init_container_statuses: tuple[ContainerStatus, ...] = ()
     resources: ResourceRequirements | None = None  # as of a container, of the pod as a whole
     allocated_resources: dict[str, Amount] | None = None
+    extended_resource_claim_status: ExtendedResourceClaim | None = None
 
 
 class Pod(Wire, frozen=True):

@@ -118,6 +118,8 @@ class DeviceClassSpec(Wire, frozen=True):
     """Which devices are of a class: those that all selectors choose."""
 
     selectors: tuple[DeviceSelector, ...] = ()
+    #: The resource of containers that its devices serve where a node has none of it (KEP-5004).
+    extended_resource_name: str = ""
 
 
 class DeviceClass(Wire, frozen=True):

@@ -20,6 +20,8 @@ _SLICE = re.compile(r"(?:(.*)_)?(\d{1,2}g\.\d{1,4}gb)([+.]me)?", re.IGNORECASE)
 EPHEMERAL_STORAGE = "ephemeral-storage"
 #: First characters of what counts devices that claims ask for; no resource has such a name.
 CLAIMED = "claim:"
+#: Before a resource of containers, after `CLAIMED`: devices that take its place on nodes without.
+SERVING = "for "
 
 _SUFFIX: dict[str, Fraction] = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),

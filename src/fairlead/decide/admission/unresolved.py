@@ -8,12 +8,12 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.asks.priorities import MissingClass, ReservedClass, Unresolved
 from fairlead.model.asks.teams import AmbiguousTeam, ForeignTeam, UnresolvedTeam
-from fairlead.model.claimed.device_asks import UnsupportedClaim
-from fairlead.model.claimed.devices import (
+from fairlead.model.claimed.device_asks import (
     MissingDeviceClaim,
     MissingDeviceClass,
     UnallocatedClaim,
     UnmatchedDevices,
+    UnsupportedClaim,
     UnusableDevices,
 )
 from fairlead.model.claimed.job_reaches import Unusable

@@ -39,6 +39,7 @@ from fairlead.api.kubernetes.pod_parts import (
     EnvironmentReference,
 )
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.pods.served_resources import ResourceNames, served_asks
 from fairlead.decide.attempts.seats import Seat, seats
 from fairlead.decide.jobs.checkpoints import CheckpointPlace, checkpoint_volume
 from fairlead.decide.jobs.mpi import key_volume, needs_key
@@ -107,12 +108,20 @@ class PodFactory:
     """Makes the pods of one attempt; what the members of a role share is built once."""
 
     def __init__(
-        self, job: Job, policy: JobsPolicy, *, resume_step: int | None, group: str = ""
+        self,
+        job: Job,
+        policy: JobsPolicy,
+        *,
+        resume_step: int | None,
+        group: str = "",
+        served: ResourceNames = (),
     ) -> None:
-        """`group` is the PodGroup of a native gang."""
+        """`group` is the PodGroup of a native gang, `served` the resources of containers that
+        devices serve.
+        """
         self._job = job
         self._policy = policy
-        self._group = group
+        self._group, self._served = group, served
         self._attempt = job.status.attempt
         self._resume_step = resume_step
         self._owners = (owner_reference(job),)
@@ -191,9 +200,10 @@ class PodFactory:
     def _bound(self, spec: PodSpec, node: str, binding: Binding) -> PodSpec:
         """Return the spec of a member on a node. Where there is another scheduler, members with
         claims are pinned on all nodes: it has volumes made for them and waits until they are bound,
-        and it allocates devices.
+        and it allocates devices, also for resources of containers that these serve.
         """
-        has_claims = bool(spec.resource_claims or claims_of_pod(spec))
+        claims = spec.resource_claims or claims_of_pod(spec)
+        has_claims = bool(claims or served_asks(spec, self._served))
         has_binder = self._policy.binding is not None and has_claims
         if binding is Binding.DIRECT and not has_binder:
             return replace(spec, node_name=node)
@@ -390,16 +400,17 @@ def missing_pods(
     absent: Collection[tuple[str, int]] = (),
     bindings: Mapping[str, Binding] | None = None,
     group: str = "",
+    served: ResourceNames = (),
 ) -> Iterator[Pod]:
     """Yield the pods that the placement asks for and that are not there, in rank order.
 
     `absent` are the (role, index) of members that shall stay away for now, `bindings` the nodes
-    that say how members are bound there, `group` is the PodGroup of a native gang.
+    that say how members are bound there. `group` and `served` are as in `PodFactory`.
     """
     placement = job.status.placement
     if placement is None:
         return
-    factory = PodFactory(job, policy, resume_step=resume_step, group=group)
+    factory = PodFactory(job, policy, resume_step=resume_step, group=group, served=served)
     attempt = job.status.attempt
     for seat in seats(job, placement):
         if (seat.role.name, seat.index) in absent:

@@ -253,7 +253,7 @@ def _all_missing(view: JobView) -> tuple[Action, ...]:
         missing = members.missing_pods(
             job, view.policy, pods,
             resume_step=resume_step, absent=absent_members(job.status, view.now),
-            bindings=view.bindings, group=group,
+            bindings=view.bindings, group=group, served=view.served,
         )  # fmt: skip
         actions.extend(
             CreatePod(job, pod) for pod in missing if pod.spec.node_name not in view.yielding

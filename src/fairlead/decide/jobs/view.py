@@ -10,6 +10,7 @@ import msgspec
 
 from fairlead.api.jobs.job import Job, MemberCounts, Progress
 from fairlead.api.jobs.run_facts import RunFacts
+from fairlead.api.pods.served_resources import ResourceNames
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import member_counts
 from fairlead.decide.attempts.status import StatusDraft
@@ -144,6 +145,8 @@ class JobView(msgspec.Struct, frozen=True):
     probe: Probe | None = None
     #: How members are bound on the nodes that say it by their label.
     bindings: Mapping[str, Binding] = msgspec.field(default_factory=dict)
+    #: Resources of containers that devices serve: kube-scheduler allocates them.
+    served: ResourceNames = ()
     #: Nodes that are spares.
     spares: Collection[str] = ()
     #: More jobs of its namespace have ended after it than are kept; and some job waits for it.

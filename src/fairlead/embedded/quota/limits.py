@@ -14,7 +14,9 @@ from fairlead.api.values.quantity import CPU, MEMORY, PODS
 from fairlead.embedded.quota.usage import (
     COMPUTE,
     LIMITS,
+    NOTHING_SERVED,
     REQUESTS,
+    Served,
     containers_of,
     has_scope,
     is_terminating,
@@ -61,7 +63,12 @@ def _concerns(quota: Obj, table: str, obj: Obj) -> bool:
 
 
 def charged(
-    quotas: Iterable[Obj], table: str, obj: Obj, *, old: Obj | None = None
+    quotas: Iterable[Obj],
+    table: str,
+    obj: Obj,
+    *,
+    old: Obj | None = None,
+    served: Served = NOTHING_SERVED,
 ) -> list[tuple[Obj, dict[str, str]]]:
     """Return the quotas that an object, new or changed, uses of, with what is used of them then.
 
@@ -74,17 +81,17 @@ def charged(
     for quota in quotas:
         status = as_map(quota.get("status"))
         hard = read_all(status.get("hard"))
-        names = names_of(table, hard)
+        names = names_of(table, hard, served)
         if not names or not _concerns(quota, table, obj):
             continue
         name = quota["metadata"]["name"]
         if table == PODS:
             _check_containers(name, names, as_map(obj.get("spec")))
         if usage is None:
-            usage = usage_of(table, obj)
+            usage = usage_of(table, obj, served)
         delta = usage
         if old is not None and _concerns(quota, table, old):
-            before = usage_of(table, old)
+            before = usage_of(table, old, served)
             delta = {key: amount.less(before.get(key)) for key, amount in usage.items()}
         asked = {key: delta[key] for key in names if key in delta and delta[key].value}
         if not asked:
@@ -148,7 +155,9 @@ def _check_limits(quota: str, asked: Amounts, *, used: Amounts, hard: Amounts) -
     )
 
 
-def counted(quota: Obj, objects: Mapping[str, Iterable[Obj]]) -> dict[str, Any]:
+def counted(
+    quota: Obj, objects: Mapping[str, Iterable[Obj]], served: Served = NOTHING_SERVED
+) -> dict[str, Any]:
     """Return the status of a quota: its limits, and what all objects of the namespace use.
 
     `objects` are those of each table, at least of those that the limits are about.
@@ -156,10 +165,10 @@ def counted(quota: Obj, objects: Mapping[str, Iterable[Obj]]) -> dict[str, Any]:
     hard = read_all(as_map(quota.get("spec")).get("hard"))
     used: Amounts = {name: Amount(hard[name].value * 0) for name in hard}
     for table, each in objects.items():
-        names = names_of(table, hard)
+        names = names_of(table, hard, served)
         for obj in each if names else ():
             if _concerns(quota, table, obj):
-                usage = usage_of(table, obj)
+                usage = usage_of(table, obj, served)
                 used = added((used, {name: usage[name] for name in names if name in usage}))
     return {"hard": written(hard), "used": written(used)}
 

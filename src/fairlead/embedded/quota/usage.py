@@ -7,11 +7,12 @@ or are gone: one that outlives its grace still counts, unlike on a real cluster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
 from fairlead.api.pods.pod_asks import HUGE_PAGES, POD_LEVEL, is_pod_level, together
+from fairlead.api.pods.served_resources import IMPLICIT, SERVED_CLAIM, ResourceClasses
 from fairlead.api.values.amounts import ONE, Amount, Amounts, added, read_all
 from fairlead.api.values.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.embedded.schema.values import as_map
@@ -40,9 +41,63 @@ def may_count(table: str) -> bool:
     return table in (PODS, SERVICES, CLAIMS, DEVICE_CLAIMS)
 
 
-def names_of(table: str, hard: Iterable[str]) -> list[str]:
+class Served:
+    """What devices serve of the resources of pods, for the claims that count as these, too."""
+
+    def __init__(
+        self, classes: ResourceClasses, pod: Callable[[str, str], Obj | None] | None = None
+    ) -> None:
+        """`pod` returns a pod by namespace and name; None: there are none."""
+        self.classes, self._pod = classes, pod
+
+    def counts(self, name: str) -> bool:
+        """True for a limit of a resource that claims use (`claimEvaluator.MatchingResources`)."""
+        resource = name.removeprefix(REQUESTS)
+        if resource == name:
+            return False
+        if resource.startswith(IMPLICIT):
+            return bool(self.classes.named_by(resource.removeprefix(IMPLICIT)))
+        return resource in self.classes
+
+    def add(self, usage: Amounts, claim: Obj) -> None:
+        """Add what a claim uses of resources of pods: what its devices serve, less what the pod
+        uses for whose resources it was made (`addExtendedResourceQuota`).
+        """
+        by_pod = self._used_by_pod(claim)
+        found: Amounts = {}
+        for name, amount in usage.items():
+            device_class = name.removesuffix(_DEVICES)
+            if device_class == name:
+                continue
+            found[f"{REQUESTS}{IMPLICIT}{device_class}"] = amount
+            if resource := self.classes.named_by(device_class):
+                found[f"{REQUESTS}{resource}"] = amount
+        rest = {name: amount.less(by_pod.get(name)) for name, amount in found.items()}
+        usage |= {name: amount for name, amount in rest.items() if amount.value > 0}
+
+    def _used_by_pod(self, claim: Obj) -> Amounts:
+        metadata = as_map(claim.get("metadata"))
+        if as_map(metadata.get("annotations")).get(SERVED_CLAIM) != "true":
+            return {}
+        owner = next((o for o in metadata.get("ownerReferences") or () if o.get("controller")), {})
+        if self._pod is None or owner.get("kind") != "Pod":
+            return {}
+        pod = self._pod(str(metadata.get("namespace")), str(owner.get("name")))
+        if pod is None or pod["metadata"]["uid"] != owner.get("uid"):
+            return {}
+        said = as_map(as_map(pod.get("status")).get("extendedResourceClaimStatus"))
+        named = said.get("resourceClaimName", metadata.get("name"))
+        return usage_of(PODS, pod) if named == metadata.get("name") else {}
+
+
+#: No class serves any.
+NOTHING_SERVED = Served(ResourceClasses())
+
+
+def names_of(table: str, hard: Iterable[str], served: Served = NOTHING_SERVED) -> list[str]:
     """Return which of the resources that a quota limits the objects of a table use."""
-    return [name for name in hard if _is_of(table, name)]
+    of_served = table == DEVICE_CLAIMS
+    return [n for n in hard if _is_of(table, n) or (of_served and served.counts(n))]
 
 
 def _is_of(table: str, name: str) -> bool:
@@ -61,10 +116,11 @@ def _is_extended(name: str) -> bool:
     rest = name.removeprefix(REQUESTS)
     if rest.startswith(HUGE_PAGES):
         return True
-    return rest != name and "/" in rest and "kubernetes.io/" not in rest
+    is_foreign = "/" in rest and ("kubernetes.io/" not in rest or rest.startswith(IMPLICIT))
+    return rest != name and is_foreign
 
 
-def usage_of(table: str, obj: Obj) -> Amounts:
+def usage_of(table: str, obj: Obj, served: Served = NOTHING_SERVED) -> Amounts:
     """Return what an object uses."""
     out: Amounts = {f"count/{table}": ONE}
     if table in _NAMED:
@@ -78,6 +134,7 @@ def usage_of(table: str, obj: Obj) -> Amounts:
         out |= _of_claim(spec)
     elif table == DEVICE_CLAIMS:
         out |= _of_device_claim(spec)
+        served.add(out, obj)
     return out
 
 

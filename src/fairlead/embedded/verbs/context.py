@@ -11,9 +11,16 @@ from typing import Generic, TypeVar
 from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job_defaults import JobTerms
 from fairlead.api.kubernetes.core import PriorityClass
+from fairlead.api.kubernetes.devices import DeviceClass
+from fairlead.api.pods.served_resources import ResourceClasses
 from fairlead.api.resources import TEAMS
 from fairlead.api.values.times import format_time
-from fairlead.embedded.builtins import LIMIT_RANGES, PRIORITY_CLASSES, RESOURCE_QUOTAS
+from fairlead.embedded.builtins import (
+    DEVICE_CLASSES,
+    LIMIT_RANGES,
+    PRIORITY_CLASSES,
+    RESOURCE_QUOTAS,
+)
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.records import Key, Record
 from fairlead.embedded.storage.store import Store
@@ -92,6 +99,10 @@ def _priorities(records: list[Record]) -> tuple[PriorityTable, PriorityClass | N
     return PriorityTable(classes), min(defaults, key=lambda each: each.value, default=None)
 
 
+def _resource_classes(records: list[Record]) -> ResourceClasses:
+    return ResourceClasses.of(record.typed(DeviceClass) for record in records)
+
+
 def _teams(records: list[Record]) -> TeamTable:
     return TeamTable(record.typed(Team) for record in records)
 
@@ -115,6 +126,9 @@ class Context:
         default_factory=lambda: Digest(PRIORITY_CLASSES.name, _priorities)
     )
     teams: Digest[TeamTable] = field(default_factory=lambda: Digest(TEAMS.name, _teams))
+    resource_classes: Digest[ResourceClasses] = field(
+        default_factory=lambda: Digest(DEVICE_CLASSES.name, _resource_classes)
+    )
 
     quotas: Bounds = field(default_factory=lambda: Bounds(RESOURCE_QUOTAS.name))
     ranges: Bounds = field(default_factory=lambda: Bounds(LIMIT_RANGES.name))

@@ -17,6 +17,7 @@ from fairlead.embedded import builtins
 from fairlead.embedded.quota import (
     Amounts,
     Excess,
+    Served,
     added,
     charged,
     counted,
@@ -57,7 +58,10 @@ def admit(
         return ()
     records = {record.name: record for record in context.quotas.of(context.store, key[0])}
     try:
-        found = charged([record.plain() for record in records.values()], info.name, obj, old=old)
+        found = charged(
+            [record.plain() for record in records.values()], info.name, obj,
+            old=old, served=_served(context),
+        )  # fmt: skip
     except Excess as error:
         raise errors.forbidden(info, key[1], str(error)) from None
     return [(records[quota["metadata"]["name"]], used) for quota, used in found]
@@ -99,7 +103,18 @@ def status_of(context: Context, quota: Obj) -> Obj:
     own = (namespace, quota["metadata"]["name"])
     if context.store.latest(_QUOTAS.name, own) is None:
         objects[_QUOTAS.name].append(quota)
-    return counted(quota, objects)
+    return counted(quota, objects, _served(context))
+
+
+def _served(context: Context) -> Served:
+    """Return what devices serve of the resources of pods."""
+    store = context.store
+
+    def pod(namespace: str, name: str) -> Obj | None:
+        record = store.latest(builtins.PODS.name, (namespace, name))
+        return None if record is None else record.plain()
+
+    return Served(context.resource_classes.of(store), pod)
 
 
 class QuotaCounter:
@@ -171,10 +186,21 @@ class QuotaCounter:
             own = [event for event in batch if event.record.namespace == namespace]
             for record in self._context.quotas.of(self._context.store, namespace):
                 quota, since = record.plain(), self._counted_at.get(record.key, 0)
+                if self._is_of_served(quota, own):
+                    self._count(record.key)
+                    continue
                 given_back = added(_freed(quota, event) for event in own if event.version >= since)
                 if given_back:
                     status = {**quota["status"], "used": reduced(quota, given_back)}
                     _store(self._context, record.key, {**quota, "status": status})
+
+    def _is_of_served(self, quota: Obj, events: Sequence[StoreEvent]) -> bool:
+        """True where claims have changed that use resources of pods: how much depends on what
+        their pods use now, so all is counted.
+        """
+        if not any(event.info is builtins.RESOURCE_CLAIMS for event in events):
+            return False
+        return any(map(_served(self._context).counts, quota["spec"].get("hard") or ()))
 
 
 def _may_free(event: StoreEvent) -> bool:

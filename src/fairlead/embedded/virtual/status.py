@@ -309,8 +309,14 @@ class NodeClaims:
         self._used: dict[str, int] = {}
 
     def lacks(self, requests: Mapping[str, int]) -> str:
-        """Return the first resource (by name) of which too little is left; "" when all fit."""
+        """Return the first resource (by name) of which too little is left; "" when all fit.
+
+        As a kubelet, it looks at no device of which the node has none: another one may serve it
+        (`removeMissingExtendedResources`).
+        """
         for name in sorted(requests):
+            if "/" in name and name not in self.allocatable:
+                continue
             if self._used.get(name, 0) + requests[name] > self.allocatable.get(name, 0):
                 return name
         return ""

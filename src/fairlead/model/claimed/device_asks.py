@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import PodSpec
 from fairlead.api.kubernetes.devices import DeviceSpec, DeviceTaint
+from fairlead.api.pods.served_resources import ResourceNames, served_asks
 
 #: Devices of one claim (`AllocationResultsMaxSize`).
 DEVICES_PER_CLAIM_MAX = 32
@@ -29,14 +30,24 @@ OPTIONS_MAX = 8
 
 
 class ClaimName(Struct, frozen=True):
-    """A claim that a pod names: a template, from which each member gets one, or a claim."""
+    """A claim that a pod names: a template, from which each member gets one, or a claim; or with a
+    `count` so much of a resource of its containers that a class of devices serves.
+    """
 
     name: str
-    is_template: bool
+    is_template: bool = False
+    count: int = 0
+
+    @property
+    def is_shared(self) -> bool:
+        """True for a claim that is there, for all members that name it."""
+        return not (self.is_template or self.count)
 
     @property
     def words(self) -> str:
         """Its kind and name."""
+        if self.count:
+            return f"resource {self.name}"
         return f"{'ResourceClaimTemplate' if self.is_template else 'ResourceClaim'} {self.name}"
 
 
@@ -77,7 +88,9 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
 
     A kind with `options` is no devices but what a request gets that depends on the node: the first
     option that the node can serve (`firstAvailable`), or all devices of a kind. One with `together`
-    is devices of several requests, or several of one, that are alike in `alike`.
+    is devices of several requests, or several of one, that are alike in `alike`. One with a
+    `resource` is what serves a resource of containers: nodes that have it by themselves need no
+    devices for it (`NodeTable.set_devices`).
     """
 
     device_class: str = ""
@@ -86,6 +99,7 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
     alike: tuple[str, ...] = ()
     options: tuple[DeviceAsk, ...] = ()
     together: tuple[DeviceAsk, ...] = ()
+    resource: str = ""
 
     @property
     def parts(self) -> tuple[DeviceKind, ...]:
@@ -156,20 +170,55 @@ class UnsupportedClaim:
     why: str
 
 
-def device_claims_of(job: Job) -> DeviceClaims:
-    """Return the claims for devices of each role. Asked at each new spec: most have none."""
-    for role in job.spec.roles:
-        if role.template.spec.resource_claims:
-            break
-    else:
-        return ()
-    return tuple(tuple(_names(role.template.spec)) for role in job.spec.roles)
+@dataclass(frozen=True, slots=True)
+class MissingDeviceClaim:
+    """There is no such claim or template, or it is being deleted."""
+
+    claim: str
 
 
-def _names(spec: PodSpec) -> Iterator[ClaimName]:
+@dataclass(frozen=True, slots=True)
+class MissingDeviceClass:
+    """There is no such class of devices."""
+
+    claim: str
+    device_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnallocatedClaim:
+    """A claim that several pods share has no devices yet: where they will be is not known."""
+
+    claim: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnmatchedDevices:
+    """It asks for a kind of devices that is being compared with those that there are."""
+
+    claim: str
+    device_class: str
+
+
+UnusableDevices = (
+    MissingDeviceClaim | MissingDeviceClass | UnallocatedClaim | UnsupportedClaim | UnmatchedDevices
+)
+
+
+def device_claims_of(job: Job, resources: ResourceNames = ()) -> DeviceClaims:
+    """Return the claims for devices of each role, and what it asks of the resources of containers
+    that devices serve. Asked at each new spec: most have none.
+    """
+    found = tuple(tuple(_names(role.template.spec, resources)) for role in job.spec.roles)
+    return found if any(found) else ()
+
+
+def _names(spec: PodSpec, resources: ResourceNames) -> Iterator[ClaimName]:
     for each in spec.resource_claims:
         template = each.resource_claim_template_name
         yield ClaimName(template or each.resource_claim_name, bool(template))
+    for name, count in served_asks(spec, resources).items():
+        yield ClaimName(name, count=count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from hashlib import sha256
 from itertools import chain, combinations
 from typing import TypeAlias
 
-from fairlead.api.values.quantity import CLAIMED
+from fairlead.api.values.quantity import CLAIMED, SERVING
 from fairlead.model.asks.requests import Request, request_of
 from fairlead.model.claimed.device_asks import (
     ALL,
@@ -40,6 +40,7 @@ from fairlead.model.claimed.device_asks import (
 )
 from fairlead.model.claimed.shared_counters import Layout, NodeProfile, weight_of
 from fairlead.model.claimed.work import Work, all_of
+from fairlead.model.inventory.device_offers import ServedResources
 
 #: Kinds that overlap in a chain, those that share counters, and rows in all. Kinds beyond have no
 #: row.
@@ -108,6 +109,7 @@ class DeviceRows:
         self._base: tuple[DeviceRow, ...] = ()
         self._own: dict[int, DeviceRow] = {}
         self._variants: tuple[DeviceRow, ...] = ()
+        self._resources: dict[int, str] = {}  # of containers that a kind serves, by its bit
         self._served: dict[NodeProfile, _Served] = {}
 
     @classmethod
@@ -166,6 +168,11 @@ class DeviceRows:
             return None
         return tuple((row.name, row.weights[bit]) for row in self.rows if bit in row.weights)
 
+    @property
+    def served(self) -> ServedResources:
+        """The resources of containers that devices serve."""
+        return {kind.resource: self.takes(kind) or () for kind in self._bits if kind.resource}
+
     def request(self, asks: Iterable[DeviceAsk]) -> Request:
         """Return what a member takes of each row; it asks for kinds that are counted."""
         counts = [(self._bits[ask.kind], ask.count) for ask in asks]
@@ -202,6 +209,8 @@ class DeviceRows:
             room = min((found.get(r.name, 0) // (count * r.weights[of]) for r in rows), default=0)
             if room:
                 members[bit] = found[self._own[bit].name] = room
+                if resource := self._resources.get(bit):
+                    found[resource] = room
         bases = {row.name: row for row in self._base}
         yield len(self._variants) // _MASKS_PER_WORK
         for row in self._variants:
@@ -292,6 +301,7 @@ class DeviceRows:
             if len(self._base) + len(own) + len(variants) <= ROWS_MAX:
                 self._bits = {**self._bits, kind: bit}
                 self._own, self._served = own, served
+                self._resources[bit] = kind.resource
                 self._variants = tuple(variants[name] for name in sorted(variants))
         every = (*self._base, *self._own.values(), *self._variants)
         self.rows = tuple(sorted(every, key=lambda row: row.name))
@@ -446,7 +456,9 @@ def _taken(row: DeviceRow, served: _Served) -> tuple[tuple[int, int], ...]:
 def _variant(
     row: DeviceRow, taken: tuple[tuple[int, int], ...], own: Mapping[int, DeviceRow]
 ) -> DeviceRow:
-    takers = ", ".join(f"{n} for {own[bit].name.removeprefix(CLAIMED)}" for bit, n in taken)
+    names = [(own[bit].name.removeprefix(CLAIMED), n) for bit, n in taken]
+    words = [f"{n} {name}" if name.startswith(SERVING) else f"{n} for {name}" for name, n in names]
+    takers = ", ".join(words)
     return DeviceRow(
         f"{row.name} ({_short(takers)})", row.bits, {**row.weights, **dict(taken)}, row.name, taken
     )
@@ -460,6 +472,8 @@ def _union(masks: Iterable[int]) -> int:
 
 
 def _text(kind: DeviceKind) -> str:
+    if kind.resource:
+        return f"{SERVING}{kind.resource}"
     if kind.options:
         return _short(", else ".join(map(_option_text, kind.options)))
     if kind.together:

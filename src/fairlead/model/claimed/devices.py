@@ -27,13 +27,20 @@ from fairlead.api.kubernetes.devices import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from fairlead.api.pods.served_resources import ResourceClasses
 from fairlead.model.asks.requests import Reach, Request
 from fairlead.model.claimed.device_asks import (
+    DEVICES_PER_CLAIM_MAX,
     ClaimName,
     DeviceAsk,
     DeviceClaims,
     DeviceKind,
+    MissingDeviceClaim,
+    MissingDeviceClass,
+    UnallocatedClaim,
+    UnmatchedDevices,
     UnsupportedClaim,
+    UnusableDevices,
     asks_of,
 )
 from fairlead.model.claimed.device_marks import DeviceMarks
@@ -41,6 +48,7 @@ from fairlead.model.claimed.device_pools import DevicePools
 from fairlead.model.claimed.device_selectors import MatchedKind
 from fairlead.model.claimed.work import Work, advance, complete
 from fairlead.model.gang.gangs import JobKey
+from fairlead.model.inventory.device_offers import ServedResources
 
 #: Pods for which one claim may be reserved (`ResourceClaimReservedForMaxSize`).
 CONSUMERS_MAX = 256
@@ -49,41 +57,6 @@ KINDS_MAX = 64
 
 #: Namespace and name of a claim or a template.
 _Named: TypeAlias = tuple[str, ClaimName]
-
-
-@dataclass(frozen=True, slots=True)
-class MissingDeviceClaim:
-    """There is no such claim or template, or it is being deleted."""
-
-    claim: str
-
-
-@dataclass(frozen=True, slots=True)
-class MissingDeviceClass:
-    """There is no such class of devices."""
-
-    claim: str
-    device_class: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnallocatedClaim:
-    """A claim that several pods share has no devices yet: where they will be is not known."""
-
-    claim: str
-
-
-@dataclass(frozen=True, slots=True)
-class UnmatchedDevices:
-    """It asks for a kind of devices that is being compared with those that there are."""
-
-    claim: str
-    device_class: str
-
-
-UnusableDevices = (
-    MissingDeviceClaim | MissingDeviceClass | UnallocatedClaim | UnsupportedClaim | UnmatchedDevices
-)
 
 
 class DeviceNeed(Struct, frozen=True):
@@ -115,6 +88,8 @@ class DeviceChanges:
     stranded: Mapping[str, Request]
     pods: Mapping[JobKey, Request]
     jobs: tuple[JobKey, ...]
+    #: See `DeviceRows.served`; None where it is as before.
+    served: ServedResources | None = None
 
 
 _NO_CHANGES = DeviceChanges({}, {}, {}, ())
@@ -134,6 +109,8 @@ class DeviceTable:
         #: Keys of the pods that were noted as on their nodes. Read it only.
         self.pods = self._pools.pods
         self._classes: dict[str, DeviceClass] = {}
+        #: Which of them serve resources of containers. Read it only.
+        self.resources = ResourceClasses()
         self._templates: dict[JobKey, ResourceClaimTemplate] = {}
         self._claims: dict[JobKey, ResourceClaim] = {}
         #: By job that has not ended: its claims; by claim: its jobs, and when each was created.
@@ -206,7 +183,7 @@ class DeviceTable:
         else:
             self._classes[name] = found
         self._mark(self._users)
-        return self.is_used
+        return self.resources.put(name, found) or self.is_used
 
     def put_template(self, key: JobKey, found: ResourceClaimTemplate | None) -> bool:
         """Take in a template, or that it is gone; False when it matters to no job."""
@@ -291,7 +268,7 @@ class DeviceTable:
         self._stale.clear()
         for key in jobs:
             self._judged.pop(key, None)
-        return DeviceChanges(*marks.differences(), tuple(jobs))
+        return DeviceChanges(*marks.differences(), tuple(jobs), marks.rows.served)
 
     def _begin(self, most: int | None) -> None:
         """Begin with the kinds that jobs ask for now, if they are others than before: with so many
@@ -359,6 +336,8 @@ class DeviceTable:
                 members[name] += role.count
         needs: list[DeviceNeed] = []
         for names in claims:
+            if (crowded := _crowded(names)) is not None:
+                return crowded
             asks: list[DeviceAsk] = []
             reach: list[Reach] = []
             for name in names:
@@ -382,7 +361,7 @@ class DeviceTable:
         found = self._asks_of(named)
         if not isinstance(found, tuple):
             return found
-        claim = None if name.is_template else self._claims[named[0], name.name]
+        claim = self._claims[named[0], name.name] if name.is_shared else None
         if claim is not None:
             if members > CONSUMERS_MAX:
                 why = f"{members} members share a claim; accepted: {CONSUMERS_MAX} at most"
@@ -412,6 +391,8 @@ class DeviceTable:
             )
             if each not in self._beyond and not is_matched:
                 return UnmatchedDevices(name.words, device_class)
+        if kind.resource and self._marks.rows.has(kind):
+            return None  # nodes that have the resource by themselves do without
         if (fault := self._marks.fault(kind)) and self._beyond.isdisjoint(kind.parts):
             where = f"the selectors of class {device_class}"
             return UnsupportedClaim(name.words, where, f"an expression {fault}")
@@ -428,6 +409,8 @@ class DeviceTable:
 
     def _read_asks(self, named: _Named) -> tuple[DeviceAsk, ...] | UnusableDevices:
         namespace, name = named
+        if name.count:
+            return self._asks_of_resource(name)
         key = (namespace, name.name)
         template, claim = self._templates.get(key), self._claims.get(key)
         if name.is_template:
@@ -437,6 +420,14 @@ class DeviceTable:
         if claim is None or claim.metadata.deletion_timestamp is not None:
             return MissingDeviceClaim(name.words)
         return asks_of(name, claim.spec.devices)
+
+    def _asks_of_resource(self, name: ClaimName) -> tuple[DeviceAsk, ...]:
+        """Return the devices that serve a resource of containers, on nodes that have none of it."""
+        found = self.resources.get(name.name)
+        if found is None:
+            return ()
+        serving = DeviceAsk(DeviceKind(found), 1)
+        return (DeviceAsk(DeviceKind(options=(serving,), resource=name.name), name.count),)
 
     def _wanted(self) -> dict[DeviceKind, dict[str, None]]:
         """Return the kinds that jobs ask for, those of the oldest jobs first, and the namespaces of
@@ -470,7 +461,7 @@ class DeviceTable:
             named = (key[0], name)
             users = self._users[named]
             del users[key]
-            if not (users and name.is_template):
+            if not users or name.is_shared:
                 self._stale[named], self._may_ask_for_others = None, True
             if not users:
                 del self._users[named]
@@ -478,7 +469,7 @@ class DeviceTable:
         for name in dict.fromkeys(chain.from_iterable(claims)):
             named = (key[0], name)
             users = self._users.setdefault(named, {})
-            if not (users and name.is_template):
+            if not users or name.is_shared:
                 self._stale[named], self._may_ask_for_others = None, True
             users[key] = created
 
@@ -491,6 +482,16 @@ class DeviceTable:
             for job in self._users[named]:
                 self._judged.pop(job, None)
         return bool(used)
+
+
+def _crowded(names: Iterable[ClaimName]) -> UnsupportedClaim | None:
+    """Return what is wrong where one claim is to serve more of a pod's resources than it can."""
+    asked = [name for name in names if name.count]
+    count = sum(name.count for name in asked)
+    if count <= DEVICES_PER_CLAIM_MAX:
+        return None
+    why = f"devices serve it, and a pod has {DEVICES_PER_CLAIM_MAX} of these at most"
+    return UnsupportedClaim(asked[0].words, "containers.resources.requests", why)
 
 
 def _standing(marks: DeviceMarks, kind: DeviceKind) -> object:

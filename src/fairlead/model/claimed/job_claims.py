@@ -10,6 +10,7 @@ from msgspec import Struct
 from fairlead.api.jobs.job import Job, Role
 from fairlead.api.kubernetes.core import PodSpec
 from fairlead.api.kubernetes.volumes import PersistentVolumeClaim, own_claim_name
+from fairlead.api.pods.served_resources import ResourceNames
 from fairlead.api.validation.claim_templates import claim_of
 from fairlead.model.claimed.device_asks import DeviceClaims, device_claims_of
 
@@ -52,13 +53,14 @@ class Claims(Struct, frozen=True):
 NO_CLAIMS = Claims()
 
 
-def claims_of(job: Job) -> Claims:
+def claims_of(job: Job, resources: ResourceNames = ()) -> Claims:
     """Return the claims of a job. Asked at each new spec: most have no volume at all.
 
-    msgspec.ValidationError for a template that no admission has seen.
+    `resources` of containers that devices serve. msgspec.ValidationError for a template that no
+    admission has seen.
     """
     spec = job.spec
-    if spec.checkpoint is None or not spec.checkpoint.claim_name:
+    if not resources and (spec.checkpoint is None or not spec.checkpoint.claim_name):
         for role in spec.roles:  # no generator, as it is asked so often
             pod = role.template.spec
             if pod.volumes or role.volume_claim_templates or pod.resource_claims:
@@ -69,7 +71,7 @@ def claims_of(job: Job) -> Claims:
     checkpoint = spec.checkpoint
     if checkpoint is not None and checkpoint.claim_name and not checkpoint.path:
         shared = tuple([tuple(dict.fromkeys((*each, checkpoint.claim_name))) for each in shared])
-    devices = device_claims_of(job)
+    devices = device_claims_of(job, resources)
     has_own = any(role.volume_claim_templates for role in spec.roles)
     own = tuple(tuple(_own_claims(job, role)) for role in spec.roles) if has_own else ()
     of_volumes = Claims(shared, own) if has_own or any(shared) else NO_CLAIMS

@@ -7,8 +7,9 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from fairlead.api.jobs.job import Job
-from fairlead.model.claimed.devices import DeviceNeeds, DeviceTable, UnusableDevices
-from fairlead.model.claimed.job_claims import Claims
+from fairlead.model.claimed.device_asks import UnusableDevices
+from fairlead.model.claimed.devices import DeviceNeeds, DeviceTable
+from fairlead.model.claimed.job_claims import Claims, claims_of
 from fairlead.model.claimed.volumes import Reaches, Turn, UnusableClaim, VolumeTable
 from fairlead.model.gang.role_reach import RoleReach
 
@@ -32,10 +33,9 @@ def judge_claims(
     return _together(volumes.judge(job, claims.of_volumes), devices.judge(job, claims.devices))
 
 
-def read_claims(
-    volumes: VolumeTable, devices: DeviceTable, job: Job, claims: Claims
-) -> Reaches | Unusable:
+def read_claims(volumes: VolumeTable, devices: DeviceTable, job: Job) -> Reaches | Unusable:
     """Return what the claims of a job that need not be known say of each role."""
+    claims = claims_of(job, devices.resources)
     found = volumes.read(job.metadata.namespace, claims.of_volumes)
     return _together(found, devices.read(job, claims.devices) if claims.devices else ())
 

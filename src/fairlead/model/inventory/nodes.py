@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.kubernetes.core import Node
-from fairlead.api.values.quantity import CLAIMED, CPU, EPHEMERAL_STORAGE, MEMORY, PODS
+from fairlead.api.values.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.model.asks.neighbours import MarkTable
 from fairlead.model.asks.requests import (
     CARRIED,
@@ -38,6 +38,7 @@ from fairlead.model.asks.requests import (
 )
 from fairlead.model.health.node_health import is_answering
 from fairlead.model.health.windows import closed_of
+from fairlead.model.inventory.device_offers import NODE_AMOUNT_MAX, DeviceOffers, ServedResources
 from fairlead.model.inventory.image_table import ImageTable
 from fairlead.model.inventory.labels import LabelTable, resized
 from fairlead.model.inventory.packing_order import (
@@ -59,9 +60,6 @@ _VECTORS_MAX = 10_000
 #: Resources of one node that count, and of all nodes together; further ones are not offered.
 RESOURCES_PER_NODE_MAX = 64
 ROWS_MAX = 256
-#: Of each resource at most this much of a node counts: sums over 100,000 nodes stay below 2**63
-#: then (92 billion milli-CPU, or 83 TiB). A request for more is one too many for every node.
-NODE_AMOUNT_MAX = (2**63 - 1) // 100_000 - 1
 
 _NO_DEVICES = ("hugepages-", CARRIED, SHUNNED)
 _ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
@@ -82,11 +80,6 @@ def is_device(resource: str) -> bool:
     return resource not in _ORDINARY and not resource.startswith(_NO_DEVICES)
 
 
-def is_claimed(resource: str) -> bool:
-    """True for devices that claims ask for (`model/claimed/devices.py`)."""
-    return resource.startswith(CLAIMED)
-
-
 def counts(resource: str) -> bool:
     """True for what the fair share between teams looks at: CPU, memory and devices."""
     return resource in (CPU, MEMORY) or is_device(resource)
@@ -102,8 +95,7 @@ class NodeTable:
         #: The names in order, and the slot of each.
         self._sorted_names: list[str] = []
         self._sorted_slots: list[int] = []
-        #: By node: what it offers of devices that claims ask for.
-        self._devices: dict[str, dict[str, int]] = {}
+        self._devices = DeviceOffers()
         self._rows: dict[str, int] = {name: row for row, name in enumerate(_PERMANENT)}
         #: How many nodes offer each resource that has a row.
         self._offer_counts: dict[str, int] = dict.fromkeys(_PERMANENT, 0)
@@ -215,28 +207,32 @@ class NodeTable:
         self.images.set(slot, node.status.images)
         if changed:
             self.stale_flags.append(slot)
-        amounts = self._offered(node) | self._devices.get(name, {})
+        amounts = self._offered(node)
+        self._devices.put_own(name, {r: n for r, n in amounts.items() if is_device(r)})
+        amounts |= self._devices.of(name)
         new = self._add_rows([name for name in amounts if name not in self._rows])
         if self._set_amounts(slot, amounts) or changed:
             self.nodes_version = self.draw_version()
         return new
 
-    def set_devices(self, offered: Mapping[str, Mapping[str, int]]) -> tuple[str, ...]:
-        """Set what nodes offer of devices that claims ask for, whether they are known or not yet.
+    def set_devices(
+        self, offered: Mapping[str, Mapping[str, int]], served: ServedResources | None = None
+    ) -> tuple[str, ...]:
+        """Set what nodes offer of devices that claims ask for, whether they are known or not yet;
+        `served` as in `DeviceOffers.set`.
 
         Returns what `set_node` does.
         """
-        for name, amounts in offered.items():
-            self._devices[name] = dict(amounts)
-            if not amounts:
-                del self._devices[name]
-        slots = [self._slots.get(name, -1) for name in offered]
-        here = [(s, a) for s, a in zip(slots, offered.values(), strict=True)
+        amounts = self._devices.set(offered, served)
+        if not amounts:
+            return ()
+        slots = [self._slots.get(name, -1) for name in amounts]
+        here = [(s, a) for s, a in zip(slots, amounts.values(), strict=True)
                 if s >= 0 and self.exists[s]]  # fmt: skip
         names = dict.fromkeys(chain.from_iterable(amounts for _, amounts in here))
         new = self._add_rows([resource for resource in names if resource not in self._rows])
         changed = np.array([slot for slot, _ in here], dtype=np.int64)
-        claimed = {resource: row for resource, row in self._rows.items() if is_claimed(resource)}
+        claimed = {r: row for r, row in self._rows.items() if self._devices.are_of(r)}
         for row in claimed.values():
             self.allocatable[row, changed] = 0
         cells = [(self._rows[r], slot, n) for slot, amounts in here for r, n in amounts.items()
@@ -260,6 +256,7 @@ class NodeTable:
         self.windows.set(slot, None)
         self.windows.set_labels(slot, {})
         self.images.set(slot, ())
+        self._devices.put_own(name, {})
         self.stale_flags.append(slot)
         if not self._set_amounts(slot, {}):
             self._touch(np.array([slot]))

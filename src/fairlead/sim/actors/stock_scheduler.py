@@ -19,6 +19,7 @@ from fairlead.decide.pinning import pinned_node
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.device_search import Allocation
 from fairlead.embedded.node_devices import NodeDevices, claims_of, devices_of
+from fairlead.embedded.served_pods import ServedPods
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.status import pod_requests
@@ -45,6 +46,7 @@ class StockScheduler(Observer):
         self._classes: dict[str, DeviceClass] = {}
         self._slices: dict[str, ResourceSlice] = {}
         self._devices = NodeDevices(self._classes.get, self._slices.values)
+        self._served = ServedPods(self._nodes.get)
         self._refused: frozenset[str] = frozenset()
         self._woken = asyncio.Event()
 
@@ -84,6 +86,7 @@ class StockScheduler(Observer):
     def device_class(self, new: DeviceClass | None, name: str) -> None:
         """Note a class of devices."""
         _put(self._classes, name, new)
+        self._served.classes.put(name, new)
         self._wake()
 
     def device_slice(self, new: ResourceSlice | None, name: str) -> None:
@@ -142,11 +145,14 @@ class StockScheduler(Observer):
             return False
         if not all(any(tolerates(t, x) for t in pod.spec.tolerations) for x in node.spec.taints):
             return False
-        if pod.spec.resource_claims and self._allocations(pod, name) is None:
+        if self._allocations(pod, name) is None:
             return False
-        left = resources_to_base(node.status.allocatable)
+        own = resources_to_base(node.status.allocatable)
+        left = dict(own)
         for requests in (pod_requests(pod), *self._used[name].values()):
             for resource, amount in requests.items():
+                if resource in self._served.classes and not own.get(resource):
+                    continue
                 left[resource] = left.get(resource, 0) - amount
         return min(left.values()) >= 0
 
@@ -168,6 +174,11 @@ class StockScheduler(Observer):
             ):
                 return None
             claims.append(claim)
+        served = self._served.claim_of(pod, node)
+        if served is not None:
+            if served.metadata.key in self._claims:
+                return None
+            claims.append(served)
         waiting = [claim for claim in claims if claim.status.allocation is None]
         taken = {id_ for claim in self._claims.values() for id_ in devices_of(claim)}
         found = self._devices.allocate(waiting, node, taken)
@@ -178,9 +189,9 @@ class StockScheduler(Observer):
 
     async def _allocate(self, pod: Pod, node: str) -> None:
         """Give the claims of a pod devices, and reserve them for it; Conflict, NotFound."""
-        for claim, given in (
-            (self._allocations(pod, node) or ()) if pod.spec.resource_claims else ()
-        ):
+        for found, given in self._allocations(pod, node) or ():
+            is_there = bool(found.metadata.resource_version)
+            claim = found if is_there else await self._make_served(pod, found, node)
             consumer = {"resource": "pods", "name": pod.metadata.name, "uid": pod.metadata.uid}
             reserved = [to_wire(each) for each in claim.status.reserved_for]
             if all(each["uid"] != pod.metadata.uid for each in reserved):
@@ -192,6 +203,16 @@ class StockScheduler(Observer):
                  "status": status},
                 namespace=claim.metadata.namespace, subresource="status",
             )  # fmt: skip
+
+    async def _make_served(self, pod: Pod, claim: ResourceClaim, node: str) -> ResourceClaim:
+        """Make the claim for a pod's resources, and name it in the pod's status; Conflict."""
+        namespace = claim.metadata.namespace
+        made = await self._client.create(RESOURCE_CLAIMS, to_wire(claim), namespace=namespace)
+        status = {"status": self._served.status_of(pod, made, node)}
+        await self._client.patch(
+            PODS, pod.metadata.name, status, namespace=namespace, subresource="status"
+        )
+        return made
 
 
 def _put(known: dict[K, V], key: K, new: V | None) -> None:

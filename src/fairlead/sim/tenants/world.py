@@ -192,8 +192,8 @@ class TenantWorld:
     async def _keep_claims(self) -> None:
         """Make and free claims for devices, as kube-controller-manager does."""
         keeper = DeviceAllocator(
-            self.client, self.controllers.mirrors.pods, clock=self.clock, rng=self._rng("claims"),
-            allocates=False,
+            self.client, self.controllers.mirrors.pods, self.controllers.mirrors.nodes,
+            clock=self.clock, rng=self._rng("claims"), allocates=False,
         )  # fmt: skip
         await keeper.run()
 

@@ -29,7 +29,8 @@ from fairlead.decide.words import fold_names, plural, some_of
 from fairlead.model.asks.requests import Constraints
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang, RoleRequest
-from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, is_claimed, is_device
+from fairlead.model.inventory.device_offers import is_claimed
+from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, is_device
 
 BLOCKERS_MAX = 10
 #: From where volumes can be reached: of so many kinds a verdict says it.
