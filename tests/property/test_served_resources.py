@@ -17,7 +17,8 @@ from tests.property.placement_world import BOUNDED
 from tests.property.test_devices import pod_of
 
 from fairlead.api.jobs.job import Job
-from fairlead.api.kubernetes.core import ExtendedResourceClaim, PodStatus
+from fairlead.api.kubernetes.core import PodStatus
+from fairlead.api.kubernetes.pod_parts import ExtendedResourceClaim
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

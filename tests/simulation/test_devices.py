@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from typing import Any
 
@@ -18,6 +19,7 @@ from fairlead.api.resources import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_QUOTAS,
     RESOURCE_SLICES,
     Resource,
 )
@@ -116,6 +118,28 @@ def test_each_member_has_a_device_of_its_own_until_it_ends() -> None:
             await world.patch("j", cancel=True)
             await world.runs("k")
             assert {claim.pod for claim in await claims(world)} == {"k-1-worker-0", "k-1-worker-1"}
+
+    run(main())
+
+
+def test_a_gang_waits_for_the_quota_of_its_claims_and_makes_none_before() -> None:
+    async def main() -> None:
+        async with embedded_world(1) as world:
+            await devices_on(world, [4])
+            name = f"{DRIVER}.deviceclass.resource.k8s.io/devices"
+            quota = {"metadata": {"name": "q"}, "spec": {"hard": {name: "2"}}}
+            await world.client.create(RESOURCE_QUOTAS, quota, namespace=NAMESPACE)
+            await create(world, make_device_template("one"))
+            await submit(world, "j", 3)
+            assert await verdict(world, "j") == Reason.AWAITING_QUOTA.value
+            await asyncio.sleep(60)
+            assert not await claims(world)
+            assert not await world.pods("j")
+            more = {"spec": {"hard": {name: "3"}}}
+            await world.client.patch(RESOURCE_QUOTAS, "q", more, namespace=NAMESPACE)
+            await world.runs("j")
+            await submit(world, "k", 1)
+            assert await verdict(world, "k") == Reason.AWAITING_QUOTA.value
 
     run(main())
 

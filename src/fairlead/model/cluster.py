@@ -203,9 +203,9 @@ class ClusterState:
         was_seen |= key in self.devices.pods and self.devices.put_pod(key, is_there=False)
         return was_seen or versions != self._versions(key[0])
 
-    def _versions(self, of: str) -> tuple[int, int, int]:
+    def _versions(self, namespace: str) -> tuple[int, int, int]:
         """Return what rises when a pod of a namespace matters to decisions besides what it uses."""
-        held = self.ledger.held.version(of) if of in self.quotas else 0
+        held = self.ledger.held.version(namespace) if namespace in self.quotas else 0
         return (self.terms.version, self.pools.version, held)
 
     def _hold(self, owner: tuple[str, JobKey], terms: tuple[Term, ...]) -> None:

@@ -11,7 +11,6 @@ from tests.unit.decide.test_placement import POLICY, workers
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import (
     Container,
-    ExtendedResourceClaim,
     Node,
     Pod,
     PodSpec,
@@ -19,6 +18,7 @@ from fairlead.api.kubernetes.core import (
     ResourceRequirements,
 )
 from fairlead.api.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
+from fairlead.api.kubernetes.pod_parts import ExtendedResourceClaim
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.served_resources import served_asks, served_requests
 from fairlead.api.values.quantity import GPU

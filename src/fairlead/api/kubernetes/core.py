@@ -17,6 +17,7 @@ from fairlead.api.kubernetes.pod_parts import (
     DownwardVolumeSource,
     EmptyDirVolumeSource,
     EnvFromSource,
+    ExtendedResourceClaim,
     FieldSelector,
     FileKeySelector,
     HostPathVolumeSource,
@@ -335,12 +336,6 @@ class PodCondition(Wire, frozen=True):
     message: str = ""
     last_probe_time: Instant | None = None
     last_transition_time: Instant | None = None
-
-
-class ExtendedResourceClaim(Wire, frozen=True):
-    """The claim for devices that serves resources of a pod's containers."""
-
-    resource_claim_name: str = ""
 
 
 class PodStatus(Wire, frozen=True):

@@ -37,6 +37,12 @@ class SchedulingGate(Wire, frozen=True):
     name: str
 
 
+class ExtendedResourceClaim(Wire, frozen=True):
+    """The claim for devices that serves resources of a pod's containers."""
+
+    resource_claim_name: str = ""
+
+
 class PodResourceClaim(Wire, frozen=True):
     """A claim for devices of the pod; one of the two is set."""
 

@@ -19,6 +19,11 @@ class Seat:
     node: str
 
 
+def member_name(job: Job, attempt: int, role: str, index: int) -> str:
+    """Return the derived name of a member's pod."""
+    return f"{job.metadata.name}-{attempt}-{role}-{index}"
+
+
 def covers(job: Job, placement: Placement) -> bool:
     """True when the placement has nodes for members that may be an attempt of the job."""
     sizes, roles = placement.sizes, job.spec.roles

@@ -40,7 +40,7 @@ from fairlead.api.kubernetes.pod_parts import (
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.served_resources import ResourceNames, served_asks
-from fairlead.decide.attempts.seats import Seat, seats
+from fairlead.decide.attempts.seats import Seat, member_name, seats
 from fairlead.decide.jobs.checkpoints import CheckpointPlace, checkpoint_volume
 from fairlead.decide.jobs.mpi import key_volume, needs_key
 from fairlead.decide.jobs.own_claims import own_volumes
@@ -77,11 +77,6 @@ USER_MAY_SET = frozenset(
         *names.ENV_NUMBER,
     )
 )
-
-
-def member_name(job: Job, attempt: int, role: str, index: int) -> str:
-    """Return the derived name of a member's pod."""
-    return f"{job.metadata.name}-{attempt}-{role}-{index}"
 
 
 def gang_map_name(job: Job, attempt: int) -> str:

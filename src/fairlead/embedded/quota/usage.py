@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from fairlead.api.kubernetes.claim_usage import CLASS_DEVICES, devices_by_class
 from fairlead.api.pods.pod_asks import HUGE_PAGES, POD_LEVEL, is_pod_level, together
 from fairlead.api.pods.served_resources import IMPLICIT, SERVED_CLAIM, ResourceClasses
 from fairlead.api.values.amounts import ONE, Amount, Amounts, added, read_all
@@ -25,8 +26,6 @@ DEVICE_CLAIMS = "resourceclaims.resource.k8s.io"
 _NODE_PORTS, _BALANCERS = "services.nodeports", "services.loadbalancers"
 _STORAGE = "requests.storage"
 _CLASS = ".storageclass.storage.k8s.io/"
-#: `resourceapi.ResourceClaimsPerClass`; and the devices of a request for all of a node.
-_DEVICES, _ALL_DEVICES = ".deviceclass.resource.k8s.io/devices", 32
 COMPUTE = (CPU, MEMORY, EPHEMERAL_STORAGE)
 #: Kinds that a quota may name without `count/`.
 _NAMED = (SERVICES, CLAIMS, "configmaps", "secrets", "resourcequotas", "replicationcontrollers")
@@ -66,7 +65,7 @@ class Served:
         by_pod = self._used_by_pod(claim)
         found: Amounts = {}
         for name, amount in usage.items():
-            device_class = name.removesuffix(_DEVICES)
+            device_class = name.removesuffix(CLASS_DEVICES)
             if device_class == name:
                 continue
             found[f"{REQUESTS}{IMPLICIT}{device_class}"] = amount
@@ -108,7 +107,7 @@ def _is_of(table: str, name: str) -> bool:
     if table == SERVICES:
         return name in (_NODE_PORTS, _BALANCERS)
     if table == DEVICE_CLAIMS:
-        return name.endswith(_DEVICES)
+        return name.endswith(CLASS_DEVICES)
     return table == CLAIMS and (name == _STORAGE or _CLASS in name)
 
 
@@ -139,18 +138,8 @@ def usage_of(table: str, obj: Obj, served: Served = NOTHING_SERVED) -> Amounts:
 
 
 def _of_device_claim(spec: Obj) -> Amounts:
-    """Return the devices of each class that a claim may get: of alternatives the most."""
-    totals: dict[str, int] = {}
-    for request in as_map(spec.get("devices")).get("requests") or ():
-        most: dict[str, int] = {}
-        for each in request.get("firstAvailable") or (as_map(request.get("exactly")),):
-            name, mode = each.get("deviceClassName"), each.get("allocationMode", "ExactCount")
-            count = {"ExactCount": each.get("count", 1), "All": _ALL_DEVICES}.get(mode, 0)
-            if name:
-                most[name] = max(count, most.get(name, 0))
-        for name, count in most.items():
-            totals[name] = totals.get(name, 0) + count
-    return {f"{name}{_DEVICES}": Amount(Fraction(count)) for name, count in totals.items()}
+    found = devices_by_class(as_map(spec.get("devices")).get("requests") or ())
+    return {f"{name}{CLASS_DEVICES}": Amount(Fraction(count)) for name, count in found.items()}
 
 
 def _of_service(spec: Obj) -> Amounts:

@@ -9,16 +9,23 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.claim_usage import CLAIM_COUNT, CLASS_DEVICES, devices_by_class
 from fairlead.api.kubernetes.core import PodSpec
 from fairlead.api.kubernetes.devices import DeviceSpec, DeviceTaint
-from fairlead.api.pods.served_resources import ResourceNames, served_asks
+from fairlead.api.pods.served_resources import (
+    IMPLICIT,
+    ResourceClasses,
+    ResourceNames,
+    served_asks,
+)
+from fairlead.model.asks.requests import Reach, Request, request_of
 
 #: Devices of one claim (`AllocationResultsMaxSize`).
 DEVICES_PER_CLAIM_MAX = 32
@@ -205,6 +212,19 @@ UnusableDevices = (
 )
 
 
+class DeviceNeed(Struct, frozen=True):
+    """What a member takes of the rows of devices, and from where it reaches what it shares."""
+
+    request: Request = ()
+    reach: Reach = ()
+    #: What the claims that are made for it use of ResourceQuotas.
+    quota: Request = ()
+
+
+#: By role.
+DeviceNeeds: TypeAlias = tuple[DeviceNeed, ...]
+
+
 def device_claims_of(job: Job, resources: ResourceNames = ()) -> DeviceClaims:
     """Return the claims for devices of each role, and what it asks of the resources of containers
     that devices serve. Asked at each new spec: most have none.
@@ -241,6 +261,26 @@ class ClaimPart:
         if len(asks) == 1 and asks[0].count != ALL:
             return asks[0]
         return DeviceAsk(DeviceKind(options=asks), 1)
+
+
+def crowded(names: Iterable[ClaimName]) -> UnsupportedClaim | None:
+    """Return what is wrong where one claim is to serve more of a pod's resources than it can."""
+    asked = [name for name in names if name.count]
+    count = sum(name.count for name in asked)
+    if count <= DEVICES_PER_CLAIM_MAX:
+        return None
+    why = f"devices serve it, and a pod has {DEVICES_PER_CLAIM_MAX} of these at most"
+    return UnsupportedClaim(asked[0].words, "containers.resources.requests", why)
+
+
+def quota_of(spec: DeviceSpec, resources: ResourceClasses) -> Request:
+    """Return what a claim uses of ResourceQuotas, by the names in these."""
+    found: dict[str, int] = {CLAIM_COUNT: 1}
+    for name, count in devices_by_class(spec.requests).items():
+        found[f"{name}{CLASS_DEVICES}"] = count
+        for resource in filter(None, (f"{IMPLICIT}{name}", resources.named_by(name))):
+            found[f"requests.{resource}"] = count
+    return request_of(found.items())
 
 
 def asks_of(claim: ClaimName, spec: DeviceSpec) -> tuple[DeviceAsk, ...] | UnsupportedClaim:

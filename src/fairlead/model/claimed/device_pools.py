@@ -75,6 +75,8 @@ class DevicePools:
         self.claims_of_pod: dict[JobKey, dict[JobKey, None]] = {}
         self.pod_of: dict[JobKey, JobKey] = {}
         self.pods: dict[JobKey, None] = {}
+        #: Rises with each claim that is made for a pod, or goes.
+        self.made_version = 0
         self._slices: dict[PoolKey, dict[str, ResourceSlice]] = {}
         self._pool_of_slice: dict[str, PoolKey] = {}
         #: Pools whose slices have changed.
@@ -128,6 +130,7 @@ class DevicePools:
             return False
         self._take(key, is_taken=False)
         before = self.pod_of.pop(key, None)
+        self.made_version += before != pod
         if before is not None:
             claims = self.claims_of_pod[before]
             del claims[key]

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
 
-from msgspec import Struct
-
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.devices import (
     DeviceClass,
@@ -28,13 +26,14 @@ from fairlead.api.kubernetes.devices import (
     ResourceSlice,
 )
 from fairlead.api.pods.served_resources import ResourceClasses
-from fairlead.model.asks.requests import Reach, Request
+from fairlead.model.asks.requests import Reach, Request, request_of
 from fairlead.model.claimed.device_asks import (
-    DEVICES_PER_CLAIM_MAX,
     ClaimName,
     DeviceAsk,
     DeviceClaims,
     DeviceKind,
+    DeviceNeed,
+    DeviceNeeds,
     MissingDeviceClaim,
     MissingDeviceClass,
     UnallocatedClaim,
@@ -42,6 +41,8 @@ from fairlead.model.claimed.device_asks import (
     UnsupportedClaim,
     UnusableDevices,
     asks_of,
+    crowded,
+    quota_of,
 )
 from fairlead.model.claimed.device_marks import DeviceMarks
 from fairlead.model.claimed.device_pools import DevicePools
@@ -57,17 +58,6 @@ KINDS_MAX = 64
 
 #: Namespace and name of a claim or a template.
 _Named: TypeAlias = tuple[str, ClaimName]
-
-
-class DeviceNeed(Struct, frozen=True):
-    """What a member takes of the rows of devices, and from where it reaches what it shares."""
-
-    request: Request = ()
-    reach: Reach = ()
-
-
-#: By role.
-DeviceNeeds: TypeAlias = tuple[DeviceNeed, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,8 +326,8 @@ class DeviceTable:
                 members[name] += role.count
         needs: list[DeviceNeed] = []
         for names in claims:
-            if (crowded := _crowded(names)) is not None:
-                return crowded
+            if (too_many := crowded(names)) is not None:
+                return too_many
             asks: list[DeviceAsk] = []
             reach: list[Reach] = []
             for name in names:
@@ -350,8 +340,26 @@ class DeviceTable:
                         return found
             rows = self._marks.rows
             request = rows.request(ask for ask in asks if rows.has(ask.kind))
-            needs.append(DeviceNeed(request, tuple(chain.from_iterable(reach))))
+            quota = self._quota_of(job.metadata.namespace, names)
+            needs.append(DeviceNeed(request, tuple(chain.from_iterable(reach)), quota))
         return tuple(needs)
+
+    def _quota_of(self, namespace: str, names: Iterable[ClaimName]) -> Request:
+        found = Counter[str]()
+        for each in names:
+            if each.is_template:
+                spec = self._templates[namespace, each.name].spec.spec.devices
+                found.update(dict(quota_of(spec, self.resources)))
+        return request_of(found.items())
+
+    @property
+    def made_version(self) -> int:
+        """A number that rises with each claim that is made for a pod, or goes."""
+        return self._pools.made_version
+
+    def has_claims(self, pod: JobKey) -> bool:
+        """True for a pod for which claims have been made."""
+        return pod in self._pools.claims_of_pod
 
     def _need(
         self, job: Job, name: ClaimName, members: int
@@ -482,16 +490,6 @@ class DeviceTable:
             for job in self._users[named]:
                 self._judged.pop(job, None)
         return bool(used)
-
-
-def _crowded(names: Iterable[ClaimName]) -> UnsupportedClaim | None:
-    """Return what is wrong where one claim is to serve more of a pod's resources than it can."""
-    asked = [name for name in names if name.count]
-    count = sum(name.count for name in asked)
-    if count <= DEVICES_PER_CLAIM_MAX:
-        return None
-    why = f"devices serve it, and a pod has {DEVICES_PER_CLAIM_MAX} of these at most"
-    return UnsupportedClaim(asked[0].words, "containers.resources.requests", why)
 
 
 def _standing(marks: DeviceMarks, kind: DeviceKind) -> object:

@@ -7,8 +7,8 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from fairlead.api.jobs.job import Job
-from fairlead.model.claimed.device_asks import UnusableDevices
-from fairlead.model.claimed.devices import DeviceNeeds, DeviceTable
+from fairlead.model.claimed.device_asks import DeviceNeeds, UnusableDevices
+from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.claimed.job_claims import Claims, claims_of
 from fairlead.model.claimed.volumes import Reaches, Turn, UnusableClaim, VolumeTable
 from fairlead.model.gang.role_reach import RoleReach
@@ -47,6 +47,11 @@ def _together(found: Reaches | UnusableClaim, needs: _Needs) -> Reaches | Unusab
         return found
     found = found or tuple(RoleReach() for _ in needs)
     return tuple(
-        replace(near, shared=tuple(dict.fromkeys((*near.shared, *e.reach))), devices=e.request)
+        replace(
+            near,
+            shared=tuple(dict.fromkeys((*near.shared, *e.reach))),
+            devices=e.request,
+            quota=e.quota,
+        )
         for near, e in zip(found, needs, strict=True)
     )

@@ -46,6 +46,8 @@ class RoleRequest(Struct, frozen=True, cache_hash=True):
     images: tuple[str, ...] = ()
     #: Members that have to be on nodes that reach their own volumes.
     ties: tuple[Tie, ...] = ()
+    #: What the claims for devices of a member use of ResourceQuotas, by the names in these.
+    claims: Request = ()
 
     def only(self, members: Sequence[int]) -> RoleRequest:
         """Return the role with these members and no others, in this order."""
@@ -350,7 +352,7 @@ def _reaching(role: RoleRequest, near: RoleReach) -> RoleRequest:
     constraints = replace(role.member.constraints, reach=near.shared)
     request = tuple(sorted(role.member.request + near.devices))
     member = replace(role.member, constraints=constraints, request=request)
-    return replace(role, member=member, ties=near.ties)
+    return replace(role, member=member, ties=near.ties, claims=near.quota)
 
 
 def _wrong_counts(roles: Sequence[Role]) -> InvalidGang | None:

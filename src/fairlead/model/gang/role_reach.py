@@ -20,12 +20,14 @@ class Tie(Struct, frozen=True, cache_hash=True):
 class RoleReach(Struct, frozen=True, cache_hash=True):
     """`shared` holds for all members of a role; ties come on top, of each member one at most.
 
-    `devices` is what a member asks for by claims, of the rows of devices.
+    `devices` is what a member asks for by claims, of the rows of devices, `quota` what the claims
+    that are made for it use of ResourceQuotas.
     """
 
     shared: Reach = ()
     ties: tuple[Tie, ...] = ()
     devices: Request = ()
+    quota: Request = ()
 
 
 def role_reach(shared: Iterable[NodeSelector], own: Sequence[Reach]) -> RoleReach:

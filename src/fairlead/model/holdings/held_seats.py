@@ -51,6 +51,11 @@ class HeldSeats:
         self._count(namespace)
         return self._held.get(namespace, _NONE)
 
+    def jobs(self, namespace: str) -> list[JobKey]:
+        """Return the jobs of a namespace that have places."""
+        self._count(namespace)
+        return [each.key for owner, each in self._counted.items() if owner[0] == namespace]
+
     def places(self, namespace: str) -> Mapping[str, int]:
         """Return what all places of the jobs of a namespace hold, with pods or without."""
         self._count(namespace)

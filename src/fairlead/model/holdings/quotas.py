@@ -5,6 +5,7 @@ counted. It counts no place whose pod has ended or does not exist yet; here what
 namespace hold beyond their pods counts, too (`held_seats.py`). The answer is one-sided: where a
 quota cannot be judged (scopes of other kinds, numbers that the server has not counted yet) it
 counts as wide enough, and the API server decides when the pods are created.
+Claims for devices count with the pods that they are made for.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class QuotaExcess:
     held: int = 0
     #: Jobs of the namespace have places: at any moment these may be without pods.
     has_places: bool = False
+    #: Claims for devices use of it, without which pods would wait on their nodes.
+    is_of_claims: bool = False
 
     def __str__(self) -> str:
         """Return it in the API server's own words."""
@@ -54,7 +57,8 @@ class QuotaExcess:
         )
         if not self.held:
             return text
-        return f"{text}; of what is used, jobs hold {name}={self.held} without pods"
+        what = "claims" if self.is_of_claims else "pods"
+        return f"{text}; of what is used, jobs hold {name}={self.held} without {what}"
 
 
 class QuotaLimit(NamedTuple):
@@ -66,8 +70,10 @@ class QuotaLimit(NamedTuple):
     requested: int
     used: int
     limit: int
-    #: What jobs hold without pods, beside `used`.
+    #: What jobs hold without pods, or without the claims of these, beside `used`.
     held: int
+    #: Claims for devices use of it.
+    is_of_claims: bool = False
 
 
 class Memo(NamedTuple):
@@ -75,7 +81,7 @@ class Memo(NamedTuple):
 
     quotas: tuple[ResourceQuota, ...]
     #: Of what jobs held.
-    version: int
+    version: tuple[int, int]
     limits: tuple[QuotaLimit, ...]
     excess: QuotaExcess | None
 
@@ -118,7 +124,7 @@ class Places:
     `taken` is what jobs were given that none of these show yet.
     """
 
-    version: int = 0
+    version: tuple[int, int] = (0, 0)
     held: Iterable[Held] = ()
     amounts: Mapping[str, int] = field(default_factory=dict[str, int])
     taken: Collection[Held] = ()
@@ -188,24 +194,29 @@ def _limits(
     for role in _counted(quota, asked, gang):
         for resource, amount in role.member.request:
             requested[resource] += amount * role.count
+    by_claims = _of_claims(gang) if not any(_scopes(quota)) and not asked.is_adopted else Counter()
     held = _sum(quota, others)
     for name, limit in sorted(quota.status.hard.items()):
         resource = _resource_of(name)
-        amount = requested[resource]
+        amount = requested[resource] + by_claims[name]
         try:
             hard, used = to_base(resource, limit), to_base(resource, quota.status.used[name])
         except (QuantityError, KeyError):
             continue
         if amount:
             used -= amount if asked.is_adopted else 0
-            yield QuotaLimit(quota, name, resource, amount, used, hard, held[resource])
+            beside = held[resource] + held[name] if name != resource else held[resource]
+            yield QuotaLimit(
+                quota, name, resource, amount, used, hard, beside, is_of_claims=name in by_claims
+            )
 
 
 def _first_excess(
     limits: Iterable[QuotaLimit], asked: QuotaQuestion, places: Places
 ) -> QuotaExcess | None:
     for each in limits:
-        now = _sum(each.quota, places.taken)[each.resource]
+        taken = _sum(each.quota, places.taken)
+        now = taken[each.resource] + (taken[each.name] if each.name != each.resource else 0)
         held = each.held + now
         if asked.is_adopted and not held:
             continue  # the API server has taken its pods
@@ -213,8 +224,18 @@ def _first_excess(
             return QuotaExcess(
                 each.quota.metadata.name, each.name, each.requested, each.used + held, each.limit,
                 held, has_places=bool(now or places.amounts.get(each.resource)),
+                is_of_claims=each.is_of_claims,
             )  # fmt: skip
     return None
+
+
+def _of_claims(gang: GangRequest) -> Counter[str]:
+    """Return what the claims of all members use, by the names of limits."""
+    found = Counter[str]()
+    for role in gang.roles:
+        for name, amount in role.claims:
+            found[name] += amount * role.count
+    return found
 
 
 def _sum(quota: ResourceQuota, held: Iterable[Held]) -> Counter[str]:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator
 
 from fairlead.api.jobs.job import Job
+from fairlead.decide.attempts.seats import member_name
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
@@ -38,7 +39,7 @@ class TakenQuota:
             return
         amounts: Counter[str] = Counter()
         for role in gang.roles:
-            for resource, amount in role.member.request:
+            for resource, amount in (*role.member.request, *role.claims):
                 amounts[resource] += amount * role.count
         asked = QuotaQuestion.of(entry.job)
         alike = self._taken.setdefault(key[0], {})
@@ -59,13 +60,16 @@ def quota_verdict(taken: TakenQuota, entry: QueueEntry) -> Verdict | None:
 
 
 def held_verdict(taken: TakenQuota, entry: QueueEntry) -> Verdict | None:
-    """Return the same where jobs of the namespace have places: the job is not placed then.
+    """Return the same where jobs of the namespace have places, or for claims: the job is not placed
+    then.
 
     The API server would not refuse its pods at a moment in which theirs have ended, or do not exist
-    yet; and what a quota shows as used may be late.
+    yet; and what a quota shows as used may be late. It refuses no pod for want of claims, which
+    then has none.
     """
     excess = _excess(taken, entry)
-    return quota_verdict(taken, entry) if excess is not None and excess.has_places else None
+    is_certain = excess is not None and (excess.has_places or excess.is_of_claims)
+    return quota_verdict(taken, entry) if is_certain else None
 
 
 def excess_of(
@@ -80,15 +84,38 @@ def excess_of(
         return None
     seats, held = cluster.ledger.held, _held(cluster, job.metadata.key)
     amounts = seats.places(namespace)
-    places = Places(seats.version(namespace), held, amounts, taken.of(namespace))
+    version = (seats.version(namespace), cluster.devices.made_version)
+    places = Places(version, held, amounts, taken.of(namespace))
     return cluster.quotas.excess(job, gang, {} if memos is None else memos, places)
 
 
 def _held(cluster: ClusterState, but: JobKey) -> Iterator[Held]:
-    for key, amounts in cluster.ledger.held.of(but[0]).items():
+    seats = cluster.ledger.held
+    beyond = seats.of(but[0])
+    for key in beyond if not cluster.devices.is_used else seats.jobs(but[0]):
         entry = cluster.jobs.get(key)
-        if key != but and entry is not None and isinstance(entry.gang, GangRequest):
+        if key == but or entry is None or isinstance(entry.gang, InvalidGang):
+            continue
+        amounts = Counter(beyond.get(key, {})) + _unmade(cluster, entry.job, entry.gang)
+        if amounts:
             yield Held(QuotaQuestion.of(entry.job), entry.gang, amounts)
+
+
+def _unmade(cluster: ClusterState, job: Job, gang: GangRequest) -> Counter[str]:
+    """Return what claims use that are yet to be made for the pods of a placed job."""
+    placement, found = job.status.placement, Counter[str]()
+    if placement is None or job.spec.adopts is not None:
+        return found
+    places = {role.role: len(role.nodes) for role in placement.roles}
+    for role in gang.roles:
+        if not role.claims:
+            continue
+        count = places.get(role.name, 0)
+        names = (member_name(job, placement.attempt, role.name, i) for i in range(count))
+        made = sum(cluster.devices.has_claims((job.metadata.namespace, name)) for name in names)
+        for name, amount in role.claims:
+            found[name] += amount * (count - made)
+    return found
 
 
 def _excess(taken: TakenQuota, entry: QueueEntry) -> QuotaExcess | None:
