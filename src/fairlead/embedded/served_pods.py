@@ -17,12 +17,11 @@ from fairlead.api.pods.served_resources import (
     ResourceClasses,
     ServedRequests,
     served_asks,
+    served_claim_name,
     served_requests,
 )
 from fairlead.api.values.quantity import resources_to_base
 from fairlead.decide.verdict import ObjectKey
-
-_NAME_MAX = 253
 
 
 class ServedPods:
@@ -78,8 +77,7 @@ class ServedPods:
 
 def served_claim_key(pod: Pod) -> ObjectKey:
     """Return the key of the claim for a pod's resources."""
-    suffix = "-extended-resources"
-    return (pod.metadata.namespace, f"{pod.metadata.name[: _NAME_MAX - len(suffix)]}{suffix}")
+    return (pod.metadata.namespace, served_claim_name(pod.metadata.name))
 
 
 def is_served_claim(claim: ResourceClaim, pod: Pod) -> bool:

@@ -322,7 +322,7 @@ def test_claims_use_the_resource_that_their_class_serves_beyond_what_their_pod_u
         owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "controller": True,
                  "uid": pod["metadata"]["uid"]}  # fmt: skip
         own = {"annotations": {SERVED_CLAIM: "true"}, "ownerReferences": [owner]}
-        await make(service, RESOURCE_CLAIMS, "own", spec=devices, metadata=own)
+        await make(service, RESOURCE_CLAIMS, "p-extended-resources", spec=devices, metadata=own)
         assert used(service) == {GPU: "4", f"{implicit}gpu": "4", f"{implicit}nic": "0"}
         await make(service, PODS, "i", spec=spec(limits={implied: "3"}))
         assert used(service)[f"{implicit}gpu"] == "7"
@@ -330,7 +330,10 @@ def test_claims_use_the_resource_that_their_class_serves_beyond_what_their_pod_u
         words = r"requests\.nvidia\.com/gpu=6, used: .*=4, limited: .*=9"
         with pytest.raises(Forbidden, match=words):
             await make(service, RESOURCE_CLAIMS, "d", spec=devices)
-        for name in ("own", "c"):
+        forged = r"requests\.nvidia\.com/gpu=6, used: "
+        with pytest.raises(Forbidden, match=forged):  # a pod has one claim for its resources
+            await make(service, RESOURCE_CLAIMS, "more", spec=devices, metadata=own)
+        for name in ("p-extended-resources", "c"):
             await delete(service, RESOURCE_CLAIMS, name)
         await settle(service)
         assert used(service) == {GPU: "2", f"{implicit}gpu": "3", f"{implicit}nic": "0"}

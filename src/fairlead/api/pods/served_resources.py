@@ -28,6 +28,7 @@ from fairlead.api.values.times import parse_time
 IMPLICIT = "deviceclass.resource.kubernetes.io/"
 #: Marks the claim for a pod's resources (`ExtendedResourceClaimAnnotation`).
 SERVED_CLAIM = "resource.kubernetes.io/extended-resource-claim"
+_NAME_MAX = 253
 
 ResourceNames: TypeAlias = abc.Container[str]
 
@@ -95,6 +96,12 @@ def _key(found: DeviceClass) -> tuple[float, str, str]:
     created = found.metadata.creation_timestamp
     since = parse_time(created) if created else 0.0
     return (-since, found.metadata.name, found.spec.extended_resource_name)
+
+
+def served_claim_name(pod: str) -> str:
+    """Return the name of the claim for a pod's resources on an embedded cluster."""
+    suffix = "-extended-resources"
+    return f"{pod[: _NAME_MAX - len(suffix)]}{suffix}"
 
 
 def served_asks(spec: PodSpec, resources: ResourceNames) -> dict[str, int]:

@@ -13,7 +13,12 @@ from typing import Any
 
 from fairlead.api.kubernetes.claim_usage import CLASS_DEVICES, devices_by_class
 from fairlead.api.pods.pod_asks import HUGE_PAGES, POD_LEVEL, is_pod_level, together
-from fairlead.api.pods.served_resources import IMPLICIT, SERVED_CLAIM, ResourceClasses
+from fairlead.api.pods.served_resources import (
+    IMPLICIT,
+    SERVED_CLAIM,
+    ResourceClasses,
+    served_claim_name,
+)
 from fairlead.api.values.amounts import ONE, Amount, Amounts, added, read_all
 from fairlead.api.values.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.embedded.schema.values import as_map
@@ -75,6 +80,9 @@ class Served:
         usage |= {name: amount for name, amount in rest.items() if amount.value > 0}
 
     def _used_by_pod(self, claim: Obj) -> Amounts:
+        """Return what the pod uses that has the claim for its resources: one claim, whatever others
+        say of themselves.
+        """
         metadata = as_map(claim.get("metadata"))
         if as_map(metadata.get("annotations")).get(SERVED_CLAIM) != "true":
             return {}
@@ -85,7 +93,7 @@ class Served:
         if pod is None or pod["metadata"]["uid"] != owner.get("uid"):
             return {}
         said = as_map(as_map(pod.get("status")).get("extendedResourceClaimStatus"))
-        named = said.get("resourceClaimName", metadata.get("name"))
+        named = said.get("resourceClaimName") or served_claim_name(pod["metadata"]["name"])
         return usage_of(PODS, pod) if named == metadata.get("name") else {}
 
 
