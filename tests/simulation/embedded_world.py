@@ -27,7 +27,7 @@ from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.contact import VirtualContact
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
-from fairlead.embedded.virtual.profile import load_profile
+from fairlead.embedded.virtual.profile import Profile, load_profile
 from fairlead.embedded.virtual.records import NodeFault
 from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history.memory import MemoryHistory
@@ -124,7 +124,11 @@ class EmbeddedWorld:
 
 @asynccontextmanager
 async def embedded_world(
-    nodes: int, policies: Policies | None = None, *, has_kubelets: bool = False
+    nodes: int,
+    policies: Policies | None = None,
+    *,
+    has_kubelets: bool = False,
+    profile: Profile | None = None,
 ) -> AsyncGenerator[EmbeddedWorld]:
     """Run the cluster inside, with nodes of 8 GPUs; these renew leases where they have kubelets."""
     clock, ids = LoopClock(EPOCH), random.Random(2)
@@ -144,7 +148,7 @@ async def embedded_world(
         context=ProcessContext(clock, metrics),
         connect=lambda *how: world.contact.connect(*how),
     )
-    profile = load_profile("instant")
+    profile = profile or load_profile("instant")
     world = EmbeddedWorld(client, controllers, clock)
 
     async def run_nodes() -> None:

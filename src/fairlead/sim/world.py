@@ -85,11 +85,12 @@ from fairlead.sim.promises.preemption_checker import PreemptionChecker
 from fairlead.sim.promises.strict_order_checker import StrictOrderChecker
 from fairlead.sim.promises.team_checker import TeamChecker
 from fairlead.sim.settling import settle_seconds
+from fairlead.sim.setup.claimed import CLAIMED_KINDS, claim_keepers
+from fairlead.sim.setup.devices import DeviceChecker
 from fairlead.sim.setup.faults import FaultSwitch
 from fairlead.sim.setup.fitting import unfit_jobs
 from fairlead.sim.setup.replay_command import replay_command
-from fairlead.sim.setup.volumes import KINDS as VOLUME_KINDS
-from fairlead.sim.setup.volumes import VolumeChecker, VolumeWorld
+from fairlead.sim.setup.volumes import VolumeChecker
 from fairlead.sim.setup.workload import HIGH, Arrival, WorkloadSubmission, generate
 from fairlead.sim.setup.world_options import EPOCH, WorldOptions
 
@@ -217,11 +218,11 @@ class World:
         self.neighbours = NeighbourChecker()
         self.topology = TopologyChecker()
         self.maintenance = MaintenanceChecker(clock_error)
-        self.volumes = VolumeChecker()
+        self.volumes, self.devices = VolumeChecker(), DeviceChecker()
         self._observers += [
             self.disturbances, self.teams, self.budgets, self.preemptions, self.neighbours,
             self.topology, self.strict, self.own_nodes, self.maintenance, self.job_checker,
-            self.arrays, self.volumes,
+            self.arrays, self.volumes, self.devices,
             *([self.agents, self.health] if options.health.enabled else []),
             *([self.kubelets] if options.silence.enabled else []),
         ]  # fmt: skip
@@ -285,8 +286,8 @@ class World:
                 self.health.fleet(_typed(current, Fleet), now)
             elif name == NODE_POOLS.name and self.fleet is not None:
                 self.fleet.pool(_typed(current, NodePool), key_name, now)
-            elif name in VOLUME_KINDS:
-                self.volumes.stored(name, current, key, now)
+            elif name in CLAIMED_KINDS:
+                calls.see_claimed(name, current, key, now)
             for wrote in calls.wrote:
                 wrote(name)
         self._on_writes()
@@ -334,9 +335,8 @@ class World:
             if has_tools:
                 tasks.append(group.create_task(self.scheduler.run(), name="stock-scheduler"))
                 tasks.append(group.create_task(self.tool.run(), name="training-operator"))
-            if self.options.workload.volume_share:
-                volumes = VolumeWorld(self.client, self.clock, self._rng("volumes"))
-                tasks.append(group.create_task(volumes.run(self.options.workload.teams)))
+            keepers = claim_keepers(self.options, self.client, self.clock, self._rng)
+            tasks += [group.create_task(keep) for keep in keepers]
             tasks.append(group.create_task(self.deleting.run(self.options.workload.seconds)))
             tasks.append(group.create_task(self._story(self._arrivals), name="story"))
             await self._over.wait()

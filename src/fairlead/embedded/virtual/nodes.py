@@ -16,13 +16,14 @@ import asyncio
 import random
 import zlib
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from fairlead.api import names
 from fairlead.api.kubernetes.core import ConfigMap, Node, Pod
-from fairlead.api.meta import to_wire
-from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
+from fairlead.api.kubernetes.device_shapes import DeviceShape
+from fairlead.api.resources import CONFIG_MAPS, PODS
 from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.api.values import quantity
 from fairlead.embedded.http.metrics import Measure, MeasuredUse
@@ -34,12 +35,15 @@ from fairlead.embedded.virtual.fleet import (
     ensure_fleet,
     host_address,
 )
+from fairlead.embedded.virtual.node_slices import NodeSlices
+from fairlead.embedded.virtual.node_writes import write_node
 from fairlead.embedded.virtual.pods import PodLives
 from fairlead.embedded.virtual.profile import PodState, Profile
 from fairlead.embedded.virtual.pulls import ImagePulls
 from fairlead.embedded.virtual.records import (
     READINESS_OF_FAULT,
     NodeFault,
+    NodeState,
     PodRecord,
     Timers,
     VirtualNodeRecord,
@@ -47,7 +51,7 @@ from fairlead.embedded.virtual.records import (
     node_record,
     use_of,
 )
-from fairlead.embedded.virtual.status import Readiness, node_conditions, taints_for
+from fairlead.embedded.virtual.status import Readiness, node_conditions
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -59,7 +63,7 @@ from fairlead.runtime.reader import MirrorReader, follow
 COMPONENT = "fairlead-virtual-nodes"
 #: Until a cluster notices that a machine has ended, as kube-controller-manager does.
 _DETECT_SECONDS = 40.0
-#: Limits of the machinery, not of what is simulated (that is the profile).
+#: Limits of the machinery, not of what is simulated.
 WRITES_PARALLEL_MAX, TIMERS_BATCH_MAX = 64, 256
 _BACKOFF = BackoffOptions(seconds=0.1, seconds_max=10.0)
 #: A speed at which a second of work takes 30 years.
@@ -102,6 +106,7 @@ class VirtualNodes:
         )  # each at most once
         self._nodes: dict[str, VirtualNodeRecord] = {}
         self._profile = profile
+        self._slices = NodeSlices(client, fleet.shape)
         self._runs_pods = pods is None
         self._reader = reader
         self._pods: Mirror[Pod] = (
@@ -112,15 +117,9 @@ class VirtualNodes:
             profile.images, now=clock.now, timer=self._set_timer, changed=self._images_changed
         )
         self._lives = PodLives(
-            profile,
-            clock=clock,
-            rng=rng,
-            maps=self._maps,
-            timer=self._set_timer,
-            write=self._enqueue,
-            warn=self._warn,
-            images=self._images,
-        )
+            profile, clock=clock, rng=rng, maps=self._maps, timer=self._set_timer,
+            write=self._enqueue, warn=self._warn, images=self._images,
+        )  # fmt: skip
         # A source of its own: what it draws must not change what else is simulated.
         self._events = Recorder(client, clock, COMPONENT, rng=random.Random(0), log=log)  # noqa: S311
 
@@ -138,6 +137,7 @@ class VirtualNodes:
         """Create missing nodes and return what was found; repeated calls return the same report."""
         if self.report is None:
             self.report = await ensure_fleet(self._client, self.fleet, self._clock)
+            await self._slices.start()
             for node in self.report.nodes:
                 self._add(node)
             if self.report.extra:
@@ -241,6 +241,29 @@ class VirtualNodes:
         node.use.allocatable[quantity.GPU] = gpus
         self._enqueue(node)
 
+    async def fail_device(self, name: str, draw: float) -> bool:
+        """Do the same with a device that claims ask for: its slice lacks it, and its parts."""
+        node = self._nodes[name]
+        unit = self._slices.fail(name, draw)
+        if unit is None:
+            return False
+        self._offer_devices(node)
+        pods = () if node.fault is NodeFault.CRASHED else [r.pod for r in node.pods.values()]
+        for pod in await self._slices.users_of(name, unit, pods):
+            with suppress(KeyError):  # it has ended meanwhile
+                self._lives.kill(pod.metadata.key, exit_code=1, signal=0)
+        return True
+
+    def mend_device(self, name: str) -> None:
+        """Mend the device of a node that failed first; nothing where none is lost."""
+        node = self._nodes.get(name)
+        if node is not None and self._slices.mend(name):
+            self._offer_devices(node)
+
+    def _offer_devices(self, node: VirtualNodeRecord) -> None:
+        node.devices += 1
+        self._enqueue(node)
+
     def set_speed(self, name: str, speed: float) -> None:
         """Let the programs on a node do so many seconds of work in a second; nothing if unknown.
 
@@ -250,8 +273,9 @@ class VirtualNodes:
         if node is not None:
             self._lives.set_speed(node, speed)
 
-    async def register(self, body: Mapping[str, Any]) -> None:
+    async def register(self, body: Mapping[str, Any], devices: Sequence[DeviceShape] = ()) -> None:
         """Create a node, ready, and drive its pods; nothing happens when it exists."""
+        await self._slices.ensure_classes(devices)
         metadata: dict[str, Any] = {**body["metadata"]}
         metadata["labels"] = {**metadata.get("labels", {}), names.NODE_TYPE: VIRTUAL}
         conditions = node_conditions(Readiness.READY, self._clock.now())
@@ -259,11 +283,12 @@ class VirtualNodes:
         addresses = [{"type": "InternalIP", "address": host_address(number)}]
         status = {**body["status"], "conditions": conditions, "addresses": addresses}
         whole = {**body, "metadata": metadata, "status": status}
-        node = await create_node(self._client, whole)
-        self._add(node)
+        self._add(await create_node(self._client, whole), devices)
 
-    def _add(self, node: Node) -> None:
-        self._nodes[node.metadata.name] = node_record(node)
+    def _add(self, node: Node, devices: Sequence[DeviceShape] | None = None) -> None:
+        record = self._nodes[node.metadata.name] = node_record(node)
+        if self._slices.add(node, devices):
+            self._offer_devices(record)
         self._images.register(node.metadata.name, node.status.images)
 
     def _images_changed(self, name: str) -> None:
@@ -451,33 +476,20 @@ class VirtualNodes:
             raise
 
     async def _write_node(self, record: VirtualNodeRecord) -> None:
-        """Write readiness: taints (compare-and-swap, the list is shared), then conditions."""
-        state = readiness, gpus_lost, images = record.state
-        node = await self._client.get(NODES, record.name)
-        now = self._clock.now()
-        old_taints = to_wire(node.spec.taints)
-        taints = taints_for(readiness, old_taints, now)
-        if taints != old_taints:
-            body = {
-                "metadata": {"resourceVersion": node.metadata.resource_version},
-                "spec": {"taints": taints or None},
-            }
-            node = await self._client.patch(NODES, record.name, body)
-        ours = node_conditions(readiness, now)
-        kinds = [condition["type"] for condition in ours]
-        foreign = [to_wire(c) for c in node.status.conditions if c.type not in kinds]
-        status: dict[str, Any] = {"conditions": foreign + ours}
-        if gpus_lost != record.written[1]:
-            capacity = quantity.resources_to_base(node.status.capacity)
-            status["allocatable"] = {quantity.GPU: str(capacity[quantity.GPU] - gpus_lost)}
-        if images != record.written[2]:
-            status["images"] = self._images.report(record.name)
-        body = {"metadata": {"resourceVersion": node.metadata.resource_version}, "status": status}
-        await self._client.patch(NODES, record.name, body, subresource="status")
+        """Write devices, then the Node object, each where it has changed."""
+        state = *_, images, devices = record.state
+        if devices != record.written[3]:
+            await self._slices.publish(record.name)
+        if state[:3] == record.written[:3]:
+            self._written(record, state)
+            return
+        report = None if images == record.written[2] else self._images.report(record.name)
+        await write_node(self._client, record, images=report, now=self._clock.now())
         self._written(record, state)
 
-    def _written(self, record: VirtualNodeRecord, state: tuple[Readiness, int, int]) -> None:
+    def _written(self, record: VirtualNodeRecord, state: NodeState) -> None:
         """Note what the API has; a node whose machine has ended is not driven any more."""
         record.written = state
         if record.is_ended and state[0] is Readiness.UNKNOWN:
             self._nodes.pop(record.name, None)
+            self._slices.forget(record.name)

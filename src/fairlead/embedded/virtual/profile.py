@@ -13,21 +13,24 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
+from fairlead.api.causes import is_object_name
 from fairlead.api.kubernetes import selectors
+from fairlead.api.kubernetes.device_shapes import DeviceShape, drivers_of, shape_mistakes
 from fairlead.api.values import quantity
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.input.sections import Section, parse, read_text
 from fairlead.input.suggest import nearest
+from fairlead.model.claimed.device_selectors import ExpressionError, device_expression
 
 STAGES_MAX = 200
 PROFILE_DEFAULT = "default"
@@ -186,9 +189,15 @@ class ImagesSpec(Section, frozen=True):
 
 
 class NodeShape(Section, frozen=True):
-    """What each virtual node has, and how nodes are grouped."""
+    """What each virtual node has, and how nodes are grouped.
+
+    Claims find `devices` by classes (DRA): those of `device_classes`, which are expressions by
+    name, and for each other driver one with its name, of all its devices.
+    """
 
     resources: dict[str, str] = msgspec.field(default_factory=_resources)
+    devices: tuple[DeviceShape, ...] = ()
+    device_classes: dict[str, str] = {}
     instance_type: str = "virtual-8gpu"
     labels: dict[str, str] = {}
     nodes_per_rack: _Positive = 8
@@ -317,6 +326,31 @@ def _node_problems(node: NodeShape) -> Iterator[tuple[str, str]]:
             yield f"node.labels.{key}", f"{value!r} is not a label value"
     if not selectors.is_label_value(node.instance_type):
         yield "node.instanceType", f"{node.instance_type!r} is not a label value"
+    yield from device_problems(node.devices, node.device_classes, "node.")
+
+
+def device_problems(
+    shapes: Sequence[DeviceShape], classes: Mapping[str, str], at: str
+) -> Iterator[tuple[str, str]]:
+    """Yield (path, message) of what is wrong with the devices of nodes and their classes."""
+    for path, value, why in shape_mistakes(shapes):
+        yield f"{at}devices{path}", f"{value!r} {why}" if value else why
+    for name, expression in classes.items():
+        path = f"{at}deviceClasses.{name}"
+        if not is_object_name(name):
+            yield path, f"{name!r} is not the name of a class, such as gpu.nvidia.com"
+        try:
+            device_expression(expression)
+        except ExpressionError as error:
+            yield path, f"{expression[:200]!r} {error}"
+
+
+def device_class_bodies(shape: NodeShape) -> Iterator[dict[str, Any]]:
+    """Yield the classes of the devices of virtual nodes, as they are created."""
+    of_drivers = {name: f'device.driver == "{name}"' for name in drivers_of(shape.devices)}
+    for name, expression in {**of_drivers, **shape.device_classes}.items():
+        selectors_ = [{"cel": {"expression": expression}}]
+        yield {"metadata": {"name": name}, "spec": {"selectors": selectors_}}
 
 
 def _stage_problems(stage: Stage, path: str) -> Iterator[tuple[str, str]]:

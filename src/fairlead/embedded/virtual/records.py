@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, Flag
-from typing import Any, assert_never
+from typing import Any, TypeAlias, assert_never
 
 from fairlead.api import names
 from fairlead.api.jobs.use import MemberUse, encode_use
@@ -56,6 +56,10 @@ READINESS_OF_FAULT = {
 }
 
 
+#: Readiness, GPUs lost, and the versions of images and devices.
+NodeState: TypeAlias = tuple[Readiness, int, int, int]
+
+
 @dataclass(slots=True, eq=False)
 class VirtualNodeRecord:
     """One virtual node."""
@@ -71,8 +75,10 @@ class VirtualNodeRecord:
     speed: float = 1.0
     #: How often its images changed.
     images: int = 0
+    #: How often the devices changed that its drivers offer.
+    devices: int = 0
     #: `state` as the API has it.
-    written: tuple[Readiness, int, int] = (Readiness.READY, 0, 0)
+    written: NodeState = (Readiness.READY, 0, 0, 0)
     pods: dict[str, PodRecord] = field(default_factory=dict)
     queued: bool = False
     writing: bool = False
@@ -81,9 +87,9 @@ class VirtualNodeRecord:
     is_ended: bool = False
 
     @property
-    def state(self) -> tuple[Readiness, int, int]:
-        """What the Node object has to say: readiness, GPUs lost, and the version of its images."""
-        return self.readiness, self.gpus_lost, self.images
+    def state(self) -> NodeState:
+        """What is to be written of it: readiness, GPUs lost, versions of images and devices."""
+        return self.readiness, self.gpus_lost, self.images, self.devices
 
 
 @dataclass(slots=True, eq=False)

@@ -57,7 +57,8 @@ class Disturbances(Observer):
         checkers: Checkers,
         streams: Streams,
     ) -> None:
-        self.node_failures = self.gpu_faults = self.slowdowns = self.stalls = 0
+        self.node_failures = self.gpu_faults = self.device_faults = 0
+        self.slowdowns = self.stalls = 0
         #: Nodes that are slow, and how many times a program takes longer on them.
         self._slow: dict[str, float] = {}
         self._is_stalled = False
@@ -77,6 +78,7 @@ class Disturbances(Observer):
         return Counter(
             {
                 "GPU fault": self.gpu_faults,
+                "device fault": self.device_faults,
                 "slow node": self.slowdowns,
                 "storage stall": self.stalls,
             }
@@ -97,6 +99,7 @@ class Disturbances(Observer):
             group.create_task(self._maintain_nodes(until))
             group.create_task(self._act_as_users(until))
             group.create_task(self._fail_gpus(until))
+            group.create_task(self._fail_devices(until))
             group.create_task(self._slow_nodes(until))
             group.create_task(self._stall_storage(until))
             group.create_task(self._change_teams())
@@ -250,6 +253,23 @@ class Disturbances(Observer):
             self._virtual.mend_gpu(name)
 
         await self._recurring("gpus", options.gpu_faults_per_day, until, begin=begin, end=end)
+
+    async def _fail_devices(self, until: float) -> None:
+        """Fail one device of random nodes that claims ask for; its slice lacks it until then."""
+        options = self._options
+
+        async def begin(rng: random.Random, now: float, broken: _UnderWay) -> _Begun:
+            name = self._chosen(rng, broken)
+            if not name or not await self._virtual.fail_device(name, rng.random()):
+                return None
+            self.device_faults += 1
+            return name, now + _drawn(rng, options.gpu_repair_seconds, options.node_repair_sigma)
+
+        async def end(name: str) -> None:
+            self._virtual.mend_device(name)
+
+        rate = options.device_faults_per_day
+        await self._recurring("devices", rate, until, begin=begin, end=end)
 
     async def _slow_nodes(self, until: float) -> None:
         """Slow random nodes down for a while: they answer, and their programs get on slowly."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import PODS, RESOURCE_CLAIMS
+from fairlead.api.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from fairlead.api.status import Conflict, NotFound
 from fairlead.api.values.quantity import resources_to_base
 from fairlead.decide.pinning import pinned_node
@@ -20,6 +20,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.device_search import Allocation
 from fairlead.embedded.node_devices import NodeDevices, claims_of, devices_of
 from fairlead.embedded.served_pods import ServedPods
+from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.status import pod_requests
@@ -77,6 +78,15 @@ class StockScheduler(Observer):
         else:
             self._nodes[name] = new
         self._wake()
+
+    def stored(self, kind: str, record: Record | None, key: ObjectKey, now: float) -> None:
+        """Note a claim, a class or a slice."""
+        if kind == RESOURCE_CLAIMS.name:
+            self.claim(record and record.typed(ResourceClaim), key)
+        elif kind == DEVICE_CLASSES.name:
+            self.device_class(record and record.typed(DeviceClass), key[1])
+        elif kind == RESOURCE_SLICES.name:
+            self.device_slice(record and record.typed(ResourceSlice), key[1])
 
     def claim(self, new: ResourceClaim | None, key: ObjectKey) -> None:
         """Note a claim for devices. Only a world that shows them has pods with claims bound."""

@@ -9,6 +9,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.decide.verdict import ObjectKey
+from fairlead.embedded.storage.records import Record
 
 #: A write, or a call of the cloud, that its author decided on earlier, before it could see what has
 #: changed since, comes at most this much later.
@@ -35,6 +36,9 @@ class Observer:
     def array(self, new: JobArray | None, key: ObjectKey, now: float) -> None:
         """An array was created, changed or removed."""
 
+    def stored(self, kind: str, record: Record | None, key: ObjectKey, now: float) -> None:
+        """An object of a kind that jobs claim was written; None: it was removed."""
+
     def wrote(self, kind: str) -> None:
         """An object of this kind was written."""
 
@@ -47,7 +51,13 @@ class ObserverCalls:
     pod: tuple[Callable[[Pod | None, ObjectKey, float], None], ...]
     node: tuple[Callable[[Node | None, str, float], None], ...]
     array: tuple[Callable[[JobArray | None, ObjectKey, float], None], ...]
+    stored: tuple[Callable[[str, Record | None, ObjectKey, float], None], ...]
     wrote: tuple[Callable[[str], None], ...]
+
+    def see_claimed(self, kind: str, record: Record | None, key: ObjectKey, now: float) -> None:
+        """Call those that look at what jobs claim."""
+        for stored in self.stored:
+            stored(kind, record, key, now)
 
     @classmethod
     def of(cls, observers: Sequence[Observer]) -> ObserverCalls:
@@ -57,5 +67,6 @@ class ObserverCalls:
             tuple(o.pod for o in observers if type(o).pod is not Observer.pod),
             tuple(o.node for o in observers if type(o).node is not Observer.node),
             tuple(o.array for o in observers if type(o).array is not Observer.array),
+            tuple(o.stored for o in observers if type(o).stored is not Observer.stored),
             tuple(o.wrote for o in observers if type(o).wrote is not Observer.wrote),
         )

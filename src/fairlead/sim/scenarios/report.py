@@ -115,6 +115,7 @@ def figure_rows(summary: Summary) -> list[tuple[str, str]]:
             (name, f"{count:,}")
             for name, count in (
                 ("GPU faults", summary.gpu_faults),
+                ("Device faults", summary.device_faults),
                 ("Slow nodes", summary.slowdowns),
                 ("Storage stalls", summary.stalls),
             )

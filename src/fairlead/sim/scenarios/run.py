@@ -50,6 +50,7 @@ from fairlead.sim.scenarios.summary import (
     write_jobs,
     write_samples,
 )
+from fairlead.sim.setup.devices import DeviceWish, draw_device_claims
 from fairlead.sim.setup.faults import PERFECT, ROUGH
 from fairlead.sim.setup.team_changes import TeamChange
 from fairlead.sim.setup.workload import Arrival, WorkloadOptions, generate, job_body
@@ -204,7 +205,9 @@ def world_options(
     is_rough, thousands = faults.api == "rough", scenario.cluster.nodes / 1000
     return WorldOptions(
         nodes=scenario.cluster.nodes,
-        workload=WorkloadOptions(0, seconds, teams=tuple(team.name for team in teams)),
+        workload=WorkloadOptions(
+            0, seconds, teams=tuple(team.name for team in teams), devices=_wishes(scenario.load)
+        ),
         team_changes=teams,
         profile=_profile(scenario),
         faults=ROUGH if is_rough else PERFECT,
@@ -222,6 +225,7 @@ def world_options(
         lemon_factor=faults.lemon_factor,
         gpu_faults_per_day=faults.gpu_faults_per_1000_node_days * thousands,
         gpu_repair_seconds=faults.gpu_repair_seconds_median,
+        device_faults_per_day=faults.device_faults_per_1000_node_days * thousands,
         slowdowns_per_day=faults.slowdowns_per_1000_node_days * thousands,
         slow_factor=faults.slow_factor,
         slow_seconds=faults.slow_seconds_median,
@@ -303,6 +307,7 @@ def _profile(scenario: Scenario) -> Profile:
             PODS: str(_PODS_PER_NODE),
         },
         nodes_per_rack=cluster.nodes_per_rack, racks_per_block=cluster.racks_per_block,
+        devices=cluster.devices, device_classes=cluster.device_classes,
     )  # fmt: skip
     every, progress = scenario.load.checkpoint_seconds, base.progress
     if every is not None:
@@ -343,11 +348,22 @@ def load_of(
         if scenario.teams is not None:
             body["metadata"]["namespace"] = _dns(job.tenant)
         arrivals.append(Arrival(job.at_seconds * load.time_scale, name, body))
+    if load.devices:
+        rng = random.Random(f"{scenario.seed}/devices of jobs")  # noqa: S311
+        for arrival in arrivals:
+            draw_device_claims(arrival.body["spec"], _wishes(load), rng)
     report = LoadReport(
         trace.source, trace.format, len(arrivals), trace.assumptions, trace.problems,
         trace.problem_count, recorded_load(jobs, scenario.cluster.gpus),
     )  # fmt: skip
     return arrivals, report, tenants
+
+
+def _wishes(load: LoadSpec) -> tuple[DeviceWish, ...]:
+    return tuple(
+        DeviceWish(each.device_class, each.count, each.share, each.expression)
+        for each in load.devices
+    )
 
 
 def _job_name(job: TraceJob, number: int) -> str:
@@ -361,7 +377,7 @@ def _drawn(load: LoadSpec, faults: FaultProfile, seed: int) -> list[Arrival]:
         jobs=min(count, load.jobs_max or count), seconds=seconds,
         run_seconds_median=load.run_seconds_median, run_seconds_sigma=load.run_seconds_sigma,
         run_seconds_max=load.run_seconds_max, members_max=load.members_max,
-        failing_share=faults.failing_job_share,
+        failing_share=faults.failing_job_share, devices=_wishes(load),
     )  # fmt: skip
     arrivals = generate(options, random.Random(f"{seed}/workload"))  # noqa: S311
     for arrival in arrivals:

@@ -22,10 +22,13 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from fairlead.api.kubernetes.device_shapes import DeviceShape, drivers_of
 from fairlead.api.values.quantity import CPU, MEMORY, QuantityError, to_base
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.embedded.virtual.profile import PROFILE_DEFAULT, shipped_profiles
+from fairlead.embedded.virtual.profile import PROFILE_DEFAULT, device_problems, shipped_profiles
 from fairlead.input.plain import UnreadableText, yaml_document
+from fairlead.model.claimed.device_asks import DEVICES_PER_CLAIM_MAX
+from fairlead.model.claimed.device_selectors import ExpressionError, device_expression
 from fairlead.sim.setup.world_options import DAY_SECONDS
 from fairlead.sim.traces.recorded import RecordedLoad
 from fairlead.sim.traces.trace import TraceProblem
@@ -83,6 +86,9 @@ class FaultProfile(_Data, frozen=True):
         default=0.0, name="gpuFaultsPer1000NodeDays"
     )
     gpu_repair_seconds_median: float = 7200.0
+    device_faults_per_1000_node_days: float = msgspec.field(
+        default=0.0, name="deviceFaultsPer1000NodeDays"
+    )
     slowdowns_per_1000_node_days: float = msgspec.field(
         default=0.0, name="slowdownsPer1000NodeDays"
     )
@@ -125,7 +131,11 @@ class CloudSpec(_Data, frozen=True):
 
 
 class ClusterSpec(_Data, frozen=True):
-    """The nodes: how many, what each has, how they lie in racks and blocks; `pools` buy more."""
+    """The nodes: how many, what each has, how they lie in racks and blocks; `pools` buy more.
+
+    `devices` are those that claims ask for (DRA), and `deviceClasses` expressions by class, as in a
+    profile of virtual nodes.
+    """
 
     nodes: int = 90
     gpus: int = 8
@@ -133,8 +143,21 @@ class ClusterSpec(_Data, frozen=True):
     memory: str = "1Ti"
     nodes_per_rack: int = 8
     racks_per_block: int = 4
+    devices: tuple[DeviceShape, ...] = ()
+    device_classes: dict[str, str] = {}
     pools: tuple[PoolSpec, ...] = ()
     cloud: CloudSpec = CloudSpec()
+
+
+class DeviceLoad(_Data, frozen=True):
+    """A `share` of the jobs: each member asks for `count` devices of a class by a claim (DRA),
+    beside what else it asks for. `expression` says in CEL which devices of the class will do.
+    """
+
+    device_class: str = msgspec.field(name="class")
+    count: int = 1
+    share: float = 1.0
+    expression: str = ""
 
 
 class LoadSpec(_Data, frozen=True):
@@ -158,6 +181,7 @@ class LoadSpec(_Data, frozen=True):
     bursts_per_day: int = 0
     burst_seconds: float = 600.0
     checkpoint_seconds: float | None = None
+    devices: tuple[DeviceLoad, ...] = ()
 
 
 class TenantTeams(_Data, frozen=True):
@@ -273,6 +297,7 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
     if not fewest <= cluster.nodes <= 100_000:
         yield f"cluster.nodes: {cluster.nodes}; accepted: {fewest} to 100,000"
     yield from _shape_mistakes(cluster)
+    yield from _device_mistakes(cluster, load)
     yield from _pool_mistakes(cluster)
     yield from _load_mistakes(load)
     if scenario.ideal and scenario.profile != PROFILE_DEFAULT:
@@ -313,6 +338,25 @@ def _shape_mistakes(cluster: ClusterSpec) -> Iterator[str]:
     ):  # fmt: skip
         if count < 1:
             yield f"cluster.{name}: {count}; accepted: 1 or more"
+
+
+def _device_mistakes(cluster: ClusterSpec, load: LoadSpec) -> Iterator[str]:
+    for path, why in device_problems(cluster.devices, cluster.device_classes, "cluster."):
+        yield f"{path}: {why}"
+    classes = sorted({*drivers_of(cluster.devices), *cluster.device_classes})
+    for i, each in enumerate(load.devices):
+        at = f"load.devices[{i}]"
+        if each.device_class not in classes:
+            accepted = ", ".join(classes) or "none, as cluster.devices is empty"
+            yield f"{at}.class: '{each.device_class}'; accepted: {accepted}"
+        if not 1 <= each.count <= DEVICES_PER_CLAIM_MAX:
+            yield f"{at}.count: {each.count}; accepted: 1 to {DEVICES_PER_CLAIM_MAX}"
+        if not 0 <= each.share <= 1:
+            yield f"{at}.share: {each.share:g}; accepted: 0 to 1"
+        try:
+            _ = device_expression(each.expression) if each.expression else None
+        except ExpressionError as error:
+            yield f"{at}.expression: '{each.expression[:200]}'; {error}"
 
 
 def _negatives(where: str, data: _Data) -> Iterator[str]:

@@ -71,6 +71,7 @@ class Summary:
     writes_by_kind: dict[str, int]
     node_failures: int
     gpu_faults: int
+    device_faults: int
     slowdowns: int
     stalls: int
     kills: int
@@ -139,6 +140,7 @@ def summarize(
         attempts=sum(r.attempts for r in records), writes=world.writes,
         writes_by_kind=dict(sorted(recorder.writes_by_kind.items())),
         node_failures=disturbed.node_failures, gpu_faults=disturbed.gpu_faults,
+        device_faults=disturbed.device_faults,
         slowdowns=disturbed.slowdowns, stalls=disturbed.stalls, kills=world.kills,
         api_faults=world.faults_injected, requests_by_service=requests, violations=violations,
         is_complete=is_complete, log_hash=world.log_hash, seed=world.seed,

@@ -15,6 +15,7 @@ from typing import Any
 from fairlead.api.values.indices import parse_indices
 from fairlead.api.values.quantity import GPU, resources_to_base
 from fairlead.decide.verdict import ObjectKey
+from fairlead.sim.setup.devices import members_per_node
 from fairlead.sim.setup.workload import Arrival, job_spec
 from fairlead.sim.setup.world_options import WorldOptions
 
@@ -31,6 +32,9 @@ def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
             name = lacking[0]
             return f"a member asks for {asked[name]} {name}, a node has {held.get(name, 0)}"
         per_node = min((held[name] // amount for name, amount in asked.items()), default=count)
+        if role["template"]["spec"].get("resourceClaims"):
+            wishes, pod = options.workload.devices, role["template"]["spec"]
+            per_node = min(per_node, members_per_node(pod, wishes, options.profile.node))
         if _keeps_apart(role["template"]):
             per_node = min(per_node, 1)
         if count > (room := nodes * per_node):

@@ -20,6 +20,7 @@ from fairlead.api.status import AlreadyExists, Invalid
 from fairlead.api.values.quantity import GPU
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.client import Client
+from fairlead.sim.setup.devices import DeviceWish, draw_device_claims
 from fairlead.sim.setup.volumes import add_claims
 
 #: (members, GPUs per member) and weight
@@ -57,6 +58,7 @@ class WorkloadOptions:
     array_share: float = 0.0  # jobs of one or two members that are arrays of such
     elements_max: int = 60  # of an array
     volume_share: float = 0.0  # jobs with claims, shared or of their members' own
+    devices: tuple[DeviceWish, ...] = ()  # that members ask for by claims (DRA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,9 @@ def generate(options: WorkloadOptions, rng: random.Random) -> list[Arrival]:
             is_apart = "sliceSize" in spec.get("topology", {}) or "minCount" in spec["roles"][0]
             if rng.random() < options.volume_share and not is_apart:
                 add_claims({"spec": spec}, rng)
+    if options.devices:  # drawn last, so that all else is as in a workload without
+        for arrival in arrivals:
+            draw_device_claims(job_spec(arrival.body), options.devices, rng)
     return arrivals
 
 

@@ -79,6 +79,7 @@ class WorldOptions:
     lemon_factor: float = 1.0
     gpu_faults_per_day: float = 0.0  # one GPU of a random node, until it is repaired
     gpu_repair_seconds: float = 7200.0  # the median, with `node_repair_sigma`, as of the next two
+    device_faults_per_day: float = 0.0  # one that claims ask for, likewise
     slowdowns_per_day: float = 0.0  # a random node, whose programs take `slow_factor` times longer
     slow_factor: float = 4.0
     slow_seconds: float = 3600.0

@@ -22,7 +22,7 @@ from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.kubernetes.core import Node, Pod
-from fairlead.api.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
+from fairlead.api.kubernetes.devices import ResourceClaim
 from fairlead.api.names import GANG_GATE, GANG_NAME, HOSTNAME, JOB_FINALIZER, SIMULATE_SECONDS
 from fairlead.api.resources import (
     CRDS,
@@ -236,13 +236,10 @@ class TenantWorld:
             self.promises.team(record and record.typed(Team), key[1])
 
         elif name == RESOURCE_CLAIMS.name:
-            claim = record and record.typed(ResourceClaim)
-            self._scheduler.claim(claim, key)
-            self.device_promises.claim(claim, key)
-        elif name == DEVICE_CLASSES.name:
-            self._scheduler.device_class(record and record.typed(DeviceClass), key[1])
-        elif name == RESOURCE_SLICES.name:
-            self._scheduler.device_slice(record and record.typed(ResourceSlice), key[1])
+            self._scheduler.stored(name, record, key, now)
+            self.device_promises.claim(record and record.typed(ResourceClaim), key)
+        elif name in (DEVICE_CLASSES.name, RESOURCE_SLICES.name):
+            self._scheduler.stored(name, record, key, now)
 
     def _on_made(self, resource: str, record: Record) -> None:
         if resource == JOBS.name:
