@@ -17,6 +17,7 @@ from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import Condition
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.fleet.demand import Demand
+from fairlead.embedded.virtual.profile import NodeShape
 from fairlead.model.health.machines import Instance, InstanceState
 from fairlead.sim.actors.machines import FleetChecker, pool_body
 from fairlead.sim.loop import run
@@ -117,7 +118,7 @@ class History:
 
     def pool(self, *, is_deleted: bool, policy: DeletionPolicy = DeletionPolicy.KEEP) -> None:
         at = "2026-01-01T00:00:00Z" if is_deleted else None
-        body = pool_body(PoolShape("q", 40), {})
+        body = pool_body(PoolShape("q", 40), NodeShape(resources={}))
         body["metadata"]["deletionTimestamp"] = at
         body["spec"]["deletionPolicy"] = policy.value
         self.checker.pool(msgspec.convert(body, NodePool), "q", self.now)

@@ -208,7 +208,8 @@ class PlannerAnswers:
     def _holding(
         self, gang: GangRequest | InvalidGang, pools: Sequence[NodePool]
     ) -> dict[str, int]:
-        return dict(pools_that_hold(self._known.nodes(), gang, pools)) if pools else {}
+        devices = self.state.cluster.table.devices
+        return dict(pools_that_hold(self._known.nodes(), gang, pools, devices)) if pools else {}
 
 
 def fitted_of_namespace(fitted: Fitted, namespace: str) -> Fitted:

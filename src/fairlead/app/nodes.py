@@ -6,10 +6,11 @@ import asyncio
 import random
 import re
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.kubernetes.device_shapes import DeviceShape
 from fairlead.app.settings import LogSettings, Settings
 from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.embedded.http.metrics import MeasuredUse
@@ -76,10 +77,10 @@ class Nodes:
     def _fleet(self, profile: Profile) -> NodeFleet:
         return NodeFleet(self._settings.nodes, profile.node, gpus=self._settings.gpus)
 
-    async def register(self, body: Mapping[str, Any]) -> None:
+    async def register(self, body: Mapping[str, Any], devices: Sequence[DeviceShape] = ()) -> None:
         """Create the node of a machine of the simulated cloud."""
         if self._virtual is not None:
-            await self._virtual.register(body)
+            await self._virtual.register(body, devices)
 
     async def unregister(self, name: str) -> None:
         """End the machine of a node."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from fairlead.api.kubernetes.device_shapes import DeviceShape
 from fairlead.model.health.machines import Inventory
 
 
@@ -40,6 +41,8 @@ class LaunchRequest:
     domain: str = ""
     resources: Mapping[str, str | int | float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    #: Devices that claims ask for; only a simulated machine must be given them.
+    devices: tuple[DeviceShape, ...] = ()
 
 
 class MachineProvider(Protocol):

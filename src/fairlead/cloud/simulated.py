@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from fairlead.api import names
 from fairlead.api.kubernetes.core import Node
+from fairlead.api.kubernetes.device_shapes import DeviceShape
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity
 from fairlead.model.health.machines import Instance, InstanceState, Inventory
 
@@ -25,8 +26,10 @@ SCHEME = "fairlead-simulated://"
 class NodeMaker(Protocol):
     """Makes and removes the nodes of machines."""
 
-    async def register(self, body: Mapping[str, Any]) -> None:
-        """Create a node, ready, as a kubelet would; nothing happens when it exists."""
+    async def register(self, body: Mapping[str, Any], devices: Sequence[DeviceShape] = ()) -> None:
+        """Create a node, ready, as a kubelet would, and offer devices of it, as drivers would;
+        nothing happens when it exists.
+        """
         ...
 
     async def unregister(self, name: str) -> None:
@@ -193,7 +196,7 @@ class SimulatedCloud:
         if self.rates.preflight:
             taint = {"key": names.TAINT_PREFLIGHT, "effect": "NoSchedule"}
             body["spec"]["taints"].append(taint)
-        await self.maker.register(body)
+        await self.maker.register(body, machine.request.devices)
 
 
 def node_body(instance: Instance, request: LaunchRequest) -> dict[str, Any]:

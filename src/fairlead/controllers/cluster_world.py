@@ -229,7 +229,9 @@ class ClusterWorld:
         self.state.team_changed(change.key[1], change.new)
 
     def _pool_changed(self, change: Change[NodePool]) -> None:
-        self.state.pools.set_pool(change.key[1], change.new)
+        name, pool = change.key[1], change.new
+        self.state.pools.set_pool(name, pool)
+        self.state.devices.pools.put_template(name, pool.spec.template.devices if pool else ())
 
     def _quota_changed(self, change: Change[ResourceQuota]) -> None:
         if change.new is None:

@@ -269,11 +269,14 @@ class FleetController:
         pools = [self._pool_view(pool, instant) for pool in self._pools.items()]
         contact = self._world.mirrors.nodes.seconds_since_contact
         pulse = self._pulse = self._pulse.aged(instant)
+        self._world.state.follow_claims()
+        devices = self._world.mirrors.devices.all
         return FleetView(
             fleet=fleet, pools=pools, nodes=self._nodes, state=self._world.state,
             waiting=gangs_in_order(self._world.state, self._waiting, now), now=now, instant=instant,
             nodes_age_seconds=float("inf") if contact is None else contact,
             api_latency_seconds=pulse.latency_seconds, api_error_share=pulse.error_share,
+            knows_devices=self._world.state.devices.is_used and all(m.synced for m in devices),
             report=None if self._reports is None else self._reports.get("", REPORT_NAME),
         )  # fmt: skip
 

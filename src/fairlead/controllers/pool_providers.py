@@ -220,8 +220,9 @@ def _request(pool: NodePool, launch: Launch) -> LaunchRequest:
     domain = next((each for each in pool.spec.domains if each.name == launch.domain), None)
     labels = {**template.labels, **(domain.labels if domain else {})}
     return LaunchRequest(
-        launch.token, pool.metadata.name, launch.count, launch.domain, template.resources, labels
-    )
+        launch.token, pool.metadata.name, launch.count, launch.domain, template.resources, labels,
+        template.devices,
+    )  # fmt: skip
 
 
 def _instant() -> float:

@@ -131,10 +131,11 @@ class ClusterState:
         state = cls(priorities, levels, balloon_namespace=balloon_namespace)
         for team in teams:
             state.team_changed(team.metadata.name, team)
-        for pool in pools:
-            state.pools.set_pool(pool.metadata.name, pool)
         state.volumes = VolumeTable(claims, volumes, storage_classes)
         state.devices = devices or DeviceTable()
+        for pool in pools:
+            state.pools.set_pool(pool.metadata.name, pool)
+            state.devices.pools.put_template(pool.metadata.name, pool.spec.template.devices)
         _take(nodes, state.node_changed, contains=contains)
         _take(jobs, state.job_changed, contains=contains)
         _take(pods, state.pod_changed, contains=contains)

@@ -132,15 +132,17 @@ class Transaction:
         if key not in self._released:
             yield from self._ledger.uses_of(key)
 
-    def with_nodes(self, template: Node, count: int) -> tuple[str, ...]:
+    def with_nodes(self, template: Node, count: int, *, like: str = "") -> tuple[str, ...]:
         """Add `count` empty nodes like the template, ready and not cordoned; return their names.
+
+        They have the devices that claims ask for of the node that they are `like`, "" for none.
 
         The names are such as no node has, after all others in order; they are also the hostname
         label. Arrays over slots that were read before may be shorter than those read after.
         """
         names = tuple(self._node_name(template, i) for i in range(count))
         for name in names:
-            for resource in self._table.set_node(_node(template, name)):
+            for resource in self._table.set_node(_node(template, name), like=like):
                 self._ledger.book_resource(resource)
             self._note(_Added(name))
         return names

@@ -311,9 +311,7 @@ class World:
         if has_tools:
             await self.client.create(CRDS, OWNER_DEFINITION)
         for pool in self.options.pools:
-            await self.client.create(
-                NODE_POOLS, pool_body(pool, self.options.profile.node.resources)
-            )
+            await self.client.create(NODE_POOLS, pool_body(pool, self.options.profile.node))
         self._calls = ObserverCalls.of(self._observers)
         self._store.subscribe(self._observe)
         await self.virtual.start()

@@ -14,6 +14,7 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.kubernetes.core import Taint
+from fairlead.api.kubernetes.device_shapes import SHAPES_MAX, DeviceShape
 from fairlead.api.meta import Amount, Condition, CountOrShare, Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import (
     INT32_MAX,
@@ -101,6 +102,14 @@ class NodeTemplate(Wire, frozen=True):
     ]
     labels: Annotated[dict[str, str], doc("Labels that each node has.")] = {}
     taints: Annotated[tuple[Taint, ...], doc("Taints that each node keeps.")] = ()
+    devices: Annotated[
+        tuple[DeviceShape, ...],
+        doc(
+            "Devices that claims ask for (DRA) and that the drivers of each node offer. Nodes that "
+            "are there count before this; a pool that has none needs it.",
+            maxItems=SHAPES_MAX,
+        ),
+    ] = ()
 
 
 class PoolDomain(Wire, frozen=True):

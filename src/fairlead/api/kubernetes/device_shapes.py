@@ -187,9 +187,12 @@ def shape_mistakes(shapes: Sequence[DeviceShape]) -> Iterator[tuple[str, str, st
     if len(shapes) > SHAPES_MAX:
         yield "", str(len(shapes)), f"must have at most {SHAPES_MAX} items"
         return
-    for i, shape in enumerate(shapes):
-        yield from ((f"[{i}].{path}", value, why) for path, value, why in _of_shape(shape))
-    total = sum(max(0, shape.device_count) for shape in shapes)
+    found = [(f"[{i}].{path}", *rest) for i, each in enumerate(shapes)
+             for path, *rest in _of_shape(each)]  # fmt: skip
+    if found:  # whatever they make together, it may be without end
+        yield from ((path, value, why) for path, value, why in found)
+        return
+    total = sum(shape.device_count for shape in shapes)
     if total > DEVICES_MAX:
         yield "", f"{total} devices", f"a node has at most {DEVICES_MAX}, parts counted"
         return

@@ -23,6 +23,7 @@ from fairlead.api.cluster.ec2_fleet_options import (
 from fairlead.api.cluster.fleet import FLEET_NAME, FleetSpec
 from fairlead.api.cluster.node_pool import QUEUE_SECONDS, NodePoolSpec, ProviderType
 from fairlead.api.cluster.node_suites import suites
+from fairlead.api.kubernetes.device_shapes import shape_mistakes
 from fairlead.api.kubernetes.selectors import is_qualified_name
 from fairlead.api.status import StatusCause
 from fairlead.api.values import quantity
@@ -296,6 +297,8 @@ def _template(spec: NodePoolSpec) -> Iterator[StatusCause]:
                 yield invalid(field, amount, "must be greater than or equal to 0")
         except quantity.QuantityError as error:
             yield invalid(field, amount, str(error))
+    for path, value, why in shape_mistakes(spec.template.devices):
+        yield invalid(f"{at}.devices{path}", value, why)
     yield from _labels(spec.template.labels, f"{at}.labels")
     for i, taint in enumerate(spec.template.taints):
         field = f"{at}.taints[{i}]"

@@ -42,6 +42,8 @@ from fairlead.cli.views.why import (
 )
 from fairlead.decide.answers.explanation import UnknownBound
 from fairlead.decide.images.outlook import ImageOutlook
+from fairlead.decide.reasons import Outcome, Trait
+from fairlead.decide.verdict import Verdict
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
 
 if TYPE_CHECKING:
@@ -235,7 +237,11 @@ class Asking:
             return self._of_ended(found, is_up=is_up)
         explained = self._explained(found)
         pools, holding = explained.pools, explained.holding
-        buying = buying_for(found, pools, holding, self.instant) if explained.explanation else None
+        told = explained.explanation
+        buying = None if told is None else buying_for(
+            found, pools, holding, self.instant,
+            is_impossible=_needs_other_nodes(told.verdict),
+        )  # fmt: skip
         images = () if self._changes else image_outlook(self._api, found)
         return JobAnswer(found, explained, buying, is_up, left_texts(self._api, found), images)
 
@@ -305,3 +311,7 @@ def _is_short(answer: Explained) -> bool:
     """True where the forecast took the controllers too long, for a user who may see the cluster."""
     found = answer.explanation
     return not answer.is_partial and found is not None and found.forecast is UnknownBound.TOO_LONG
+
+
+def _needs_other_nodes(verdict: Verdict) -> bool:
+    return verdict.outcome is Outcome.IMPOSSIBLE and verdict.reason.has(Trait.NODES_HELP)

@@ -249,11 +249,17 @@ class Buying:
 
 
 def buying_for(
-    job: Job, pools: Sequence[NodePool], holding: Mapping[str, int], now: float
+    job: Job,
+    pools: Sequence[NodePool],
+    holding: Mapping[str, int],
+    now: float,
+    *,
+    is_impossible: bool = False,
 ) -> Buying | None:
     """Return what is being bought for a waiting job, or why nothing is; None without pools.
 
     `holding` is how many nodes of which pools could hold a job that the present nodes never can.
+    `is_impossible`: they never can, and only other nodes would help.
     """
     coming = [*_launched_for(job, pools, now), *_requested_for(job, pools)]
     if coming:
@@ -265,7 +271,8 @@ def buying_for(
         yet = " yet" if holding and not held and not _is_dry(pools, holding) else ""
         text = f"{_none(pools)} for it{yet}; {'; '.join(facts)}"
         return Buying(text, may_help=bool(holding))
-    text = f"{_none(pools)} for it: fairlead fleet plan shows the pools"
+    why = "no pool could hold it" if is_impossible else "fairlead fleet plan shows the pools"
+    text = f"{_none(pools)} for it: {why}"
     return Buying(text, may_help=False) if pools else None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -59,6 +60,8 @@ class PoolCensus:
     out: list[PoolNode] = field(default_factory=list[PoolNode])
     #: What a node of the pool has once its device plugins are up.
     devices: tuple[tuple[str, int], ...] = field(init=False)
+    #: Nodes of which drivers do not offer yet what claims may ask for there.
+    undriven: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         resources = self.view.pool.spec.template.resources
@@ -66,7 +69,7 @@ class PoolCensus:
 
     def is_whole(self, node: PoolNode | None) -> bool:
         """True for a node that is ready and has its devices: kubelets are ready before these."""
-        if node is None or not node.is_ready:
+        if node is None or not node.is_ready or node.name in self.undriven:
             return False
         if node.devices == self.devices:  # nearly always
             return True
@@ -146,6 +149,7 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> PoolCe
         nodes,
         leaving,
         is_counted=pool.name in memory.counted,
+        undriven=_undriven(view, pool, nodes),
     )
     launched: dict[str, Launch] = {}
     for launch in pool.pool.status.launches:
@@ -178,6 +182,17 @@ def _take_census(view: FleetView, pool: PoolView, memory: FleetMemory) -> PoolCe
     if len(census.gone) > max(GONE_LEAST, len(census.nodes) * GONE_SHARE_MAX):
         census.gone.clear()
     return census
+
+
+def _undriven(view: FleetView, pool: PoolView, nodes: Collection[str]) -> frozenset[str]:
+    shapes = pool.pool.spec.template.devices
+    if not shapes or pool.mistakes or not view.knows_devices:
+        return frozenset()
+    wanted = Counter[str]()
+    for shape in shapes:
+        wanted[shape.driver] += shape.device_count
+    devices = view.state.devices.pools
+    return frozenset(name for name in nodes if not wanted <= devices.counts_on(name))
 
 
 def is_used_again(view: FleetView, grant: Grant) -> bool:

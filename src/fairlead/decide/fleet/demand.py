@@ -25,6 +25,7 @@ from fairlead.decide.placement.places.search import Plan, plan_gang
 from fairlead.decide.placement.waiting.job_limits import RunningLimits
 from fairlead.decide.rails.sight import Fact
 from fairlead.model.asks.requests import MemberClass
+from fairlead.model.claimed.device_pools import template_node
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, JobKey, RoleRequest
 from fairlead.model.inventory.nodes import Bools
@@ -65,6 +66,8 @@ class Offer:
     headroom: int = 0
     #: What a node costs per hour, in millionths.
     price_micros: int = 0
+    #: The node whose devices that claims ask for each node will have.
+    like: str = ""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -117,21 +120,34 @@ def template_of(pool: NodePool, domain: PoolDomain | None) -> Node:
 
 def offers_of(
     pool: NodePool, room: int, *, sizes: Mapping[str, int] = {}, avoided: Collection[str] = (),
-    headroom: int = 0,
+    headroom: int = 0, like: str = "",
 ) -> list[Offer]:  # fmt: skip
     """Return what a pool offers: `room` more nodes at most, in each domain what its limit leaves
-    beside the `sizes` that are there. Domains that are `avoided` are unavailable now.
+    beside the `sizes` that are there. Domains that are `avoided` are unavailable now. `like`: see
+    `device_source`.
     """
     room = max(0, room)
     return [
         Offer(
             pool.metadata.name, name, template_of(pool, domain),
             room if domain is None else max(0, min(room, domain.max - sizes.get(name, 0))), room,
-            pool.spec.weight, name in avoided, headroom, pool.spec.price_micros,
+            pool.spec.weight, name in avoided, headroom, pool.spec.price_micros, like,
         )
         for domain in pool.spec.domains or (None,)
         for name in (domain.name if domain is not None else "",)
     ]  # fmt: skip
+
+
+def device_source(state: ClusterState, pool: str, nodes: Iterable[str]) -> str:
+    """Return the node whose devices new nodes of a pool will have: of `nodes`, those of the pool
+    that are there, the one that offers most, else the one that the pool's template states.
+
+    Those that are there are right, whatever the template says, as for Cluster Autoscaler
+    (`SanitizedTemplateNodeInfoFromNodeInfo` before `TemplateNodeInfo`).
+    """
+    known = state.table.devices.devices
+    there = [(sum(known[name].values()), name) for name in nodes if known.get(name)]
+    return max(there)[1] if there else template_node(pool)
 
 
 def demand_of(
@@ -220,7 +236,8 @@ class _Buyer:
 
     def _slots(self, offer: Offer, count: int) -> list[int]:
         """Add nodes of an offer; return their slots."""
-        slots = map(self._state.table.slot, self._capacity.with_nodes(offer.template, count))
+        added = self._capacity.with_nodes(offer.template, count, like=offer.like)
+        slots = map(self._state.table.slot, added)
         return [slot for slot in slots if slot is not None]
 
     def _add(self, offer: Offer, count: int, kind: _Added) -> list[int]:

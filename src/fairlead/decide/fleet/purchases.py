@@ -10,7 +10,14 @@ import numpy as np
 from fairlead.api.cluster.node_pool import NodePool
 from fairlead.api.values.times import parse_time
 from fairlead.decide.fleet.census import PoolCensus
-from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, offers_of
+from fairlead.decide.fleet.demand import (
+    Demand,
+    Offer,
+    Unbought,
+    demand_of,
+    device_source,
+    offers_of,
+)
 from fairlead.decide.fleet.pool_status import Buy, PoolPlan
 from fairlead.decide.fleet.view import FleetView, about
 from fairlead.decide.placement.places.capacity import PresentCapacity
@@ -99,6 +106,9 @@ def _offers_of(view: FleetView, census: PoolCensus, spares: int) -> list[Offer]:
         pool, pool.spec.limit - census.occupied - spares,
         sizes=census.domain_sizes(with_leaving=True), avoided=avoided,
         headroom=0 if pool.spec.hold is not None else pool.spec.headroom,
+        like=device_source(
+            view.state, pool.metadata.name, (n.name for n in census.nodes.values() if n.is_ready)
+        ),
     )  # fmt: skip
 
 

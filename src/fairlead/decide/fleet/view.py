@@ -99,6 +99,8 @@ class FleetView:
     api_error_share: float = 0.0
     #: The latest report of the doctor, whatever its age; None where there is no doctor.
     report: ClusterReport | None = None
+    #: It is known which devices that claims ask for each node has. False: no job asks, or not yet.
+    knows_devices: bool = True
 
 
 @dataclass(slots=True)

@@ -17,12 +17,15 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from fairlead.api.kubernetes.device_shapes import DeviceShape, shape_mistakes, slices_of
 from fairlead.api.kubernetes.devices import Device, ResourceClaim, ResourceSlice
 from fairlead.api.values.quantity import QuantityError
 from fairlead.model.claimed.shared_counters import CounterShape, shapes
 from fairlead.model.claimed.work import Work
 from fairlead.model.gang.gangs import JobKey
 
+#: Before the name of a node pool: the node that has what its template states. No node is named so.
+_TEMPLATE = "~"
 #: Driver and name of a pool of devices.
 PoolKey: TypeAlias = tuple[str, str]
 #: Devices of a slice that are read in a unit of work.
@@ -59,6 +62,11 @@ class Stale:
         return bool(self.pools or self.nodes or self.pods)
 
 
+def template_node(node_pool: str) -> str:
+    """Return the name under which the devices of a node pool's template are known."""
+    return f"{_TEMPLATE}{node_pool}"
+
+
 class DevicePools:
     """Pools of devices by driver and name, and the claims that have devices of them."""
 
@@ -82,6 +90,8 @@ class DevicePools:
         #: Pools whose slices have changed.
         self._unread: dict[PoolKey, None] = {}
         self._watchers: list[Stale] = []
+        #: By node pool: the devices of its template.
+        self._templates: dict[str, tuple[DeviceShape, ...]] = {}
 
     @property
     def is_unread(self) -> bool:
@@ -119,6 +129,33 @@ class DevicePools:
             key = self._pool_of_slice[name] = found.pool_key
             self._slices.setdefault(key, {})[name] = found
             self._unread[key] = None
+
+    def put_template(self, node_pool: str, shapes: tuple[DeviceShape, ...]) -> None:
+        """Take in what each node of a pool has that is bought; () for none, or a pool that is gone.
+
+        It counts as the devices of `template_node`. Shapes that cannot be are ignored: admission
+        says what is wrong with them, and nothing is bought.
+        """
+        before = self._templates.get(node_pool, ())
+        if any(shape_mistakes(shapes)):
+            shapes = ()
+        if shapes == before:
+            return
+        node = template_node(node_pool)
+        for each in slices_of(node, before):
+            self.put_slice(each.metadata.name, None)
+        for each in slices_of(node, shapes):
+            self.put_slice(each.metadata.name, each)
+        self._templates[node_pool] = shapes
+        if not shapes:
+            del self._templates[node_pool]
+
+    def counts_on(self, node: str) -> Counter[str]:
+        """Return how many devices each driver offers on a node, used or not, as far as known."""
+        found = Counter[str]()
+        for key in self.of_node.get(node, ()):
+            found[key[0]] += len(self.pools[key].devices) + len(self.pools[key].uncounted)
+        return found
 
     def put_claim(self, key: JobKey, found: ResourceClaim | None) -> bool:
         """Take in a claim, or that it is gone; False where it has the devices that it had."""

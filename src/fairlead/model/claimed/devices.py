@@ -95,9 +95,10 @@ class DeviceTable:
         templates: Iterable[ResourceClaimTemplate] = (),
         claims: Iterable[ResourceClaim] = (),
     ) -> None:
-        self._pools = DevicePools()
+        #: Read it only, but for templates of node pools.
+        self.pools = DevicePools()
         #: Keys of the pods that were noted as on their nodes. Read it only.
-        self.pods = self._pools.pods
+        self.pods = self.pools.pods
         self._classes: dict[str, DeviceClass] = {}
         #: Which of them serve resources of containers. Read it only.
         self.resources = ResourceClasses()
@@ -112,7 +113,7 @@ class DeviceTable:
         self._stale: dict[_Named, None] = {}
         #: The kinds that count, and those that come after: how far they are compared, and when
         #: they are, None.
-        self._marks = DeviceMarks(self._pools, {})
+        self._marks = DeviceMarks(self.pools, {})
         self._next: tuple[DeviceMarks, Work[None] | None] | None = None
         #: Kinds for which there are too many; whether jobs may ask for others than before.
         self._beyond: frozenset[DeviceKind] = frozenset()
@@ -163,7 +164,7 @@ class DeviceTable:
 
     def put_slice(self, name: str, found: ResourceSlice | None) -> bool:
         """Take in a slice, or that it is gone; False when it matters to no job."""
-        self._pools.put_slice(name, found)
+        self.pools.put_slice(name, found)
         return self.is_used
 
     def put_class(self, name: str, found: DeviceClass | None) -> bool:
@@ -189,7 +190,7 @@ class DeviceTable:
             self._claims.pop(key, None)
         else:
             self._claims[key] = found
-        is_seen = self._pools.put_claim(key, found)
+        is_seen = self.pools.put_claim(key, found)
         is_named = self._mark(((key[0], ClaimName(key[1], is_template=False)),))
         return is_named or (is_seen and self.is_used)
 
@@ -197,7 +198,7 @@ class DeviceTable:
         """Take in that a pod is on its node, or that it is over or gone; False when it matters to
         no job.
         """
-        return self._pools.put_pod(key, is_there=is_there) and self.is_used
+        return self.pools.put_pod(key, is_there=is_there) and self.is_used
 
     @property
     def kinds(self) -> tuple[DeviceKind, ...]:
@@ -275,7 +276,7 @@ class DeviceTable:
         known, rows = self._marks.kinds, self._marks.rows
         is_full = not all(map(rows.has, known))  # then it matters which come first
         if chosen != known or (is_full and list(chosen) != list(known)):
-            marks = DeviceMarks(self._pools, chosen, self._marks)
+            marks = DeviceMarks(self.pools, chosen, self._marks)
             self._next = (marks, marks.bring_up_to_date())
 
     def _choose(

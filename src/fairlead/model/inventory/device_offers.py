@@ -32,10 +32,11 @@ class DeviceOffers:
     """What nodes offer, known or not yet."""
 
     def __init__(self) -> None:
-        self._devices: dict[str, _Amounts] = {}
+        #: By node: what its devices offer; and what serves which resource. Read both only.
+        self.devices: dict[str, _Amounts] = {}
+        self.served: ServedResources = {}
         #: What nodes have of other devices by themselves.
         self._own: dict[str, _Amounts] = {}
-        self._served: ServedResources = {}
         #: The resources that devices serve, or served before the last `set`. Read it only.
         self.resources: dict[str, None] = {}
 
@@ -57,16 +58,16 @@ class DeviceOffers:
 
         `served` None: as before.
         """
-        self.resources = dict.fromkeys(self._served)
+        self.resources = dict.fromkeys(self.served)
         changed = dict.fromkeys(offered)
-        if served is not None and served != self._served:
+        if served is not None and served != self.served:
             self.resources |= dict.fromkeys(served)
-            self._served = dict(served)
-            changed |= dict.fromkeys((*self._devices, *self._own))
+            self.served = dict(served)
+            changed |= dict.fromkeys((*self.devices, *self._own))
         for name, amounts in offered.items():
-            self._devices.pop(name, None)
+            self.devices.pop(name, None)
             if amounts:
-                self._devices[name] = dict(amounts)
+                self.devices[name] = dict(amounts)
         return {name: self._all_of(name) for name in changed}
 
     def _all_of(self, name: str) -> _Amounts:
@@ -74,11 +75,14 @@ class DeviceOffers:
         kept = {r: own[r] for r in self.resources if r in own} if own else {}
         return self.of(name) | kept
 
-    def of(self, name: str) -> dict[str, int]:
-        """Return what a node offers of rows of devices, and of resources that it lacks itself."""
-        own = self._own.get(name, {}) if self._served else {}
-        found = {r: n for r, n in self._devices.get(name, {}).items() if r not in own}
-        for resource, rows in self._served.items() if own else ():
+    def of(self, name: str, *, like: str = "") -> dict[str, int]:
+        """Return what a node offers of rows of devices, and of resources that it lacks itself.
+
+        `like`: the node whose devices it has, by default its own.
+        """
+        own = self._own.get(name, {}) if self.served else {}
+        found = {r: n for r, n in self.devices.get(like or name, {}).items() if r not in own}
+        for resource, rows in self.served.items() if own else ():
             for row, weight in rows:
                 if amount := weight * own.get(resource, 0):
                     found[row] = min(found.get(row, 0) + amount, NODE_AMOUNT_MAX)

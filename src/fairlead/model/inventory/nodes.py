@@ -95,7 +95,8 @@ class NodeTable:
         #: The names in order, and the slot of each.
         self._sorted_names: list[str] = []
         self._sorted_slots: list[int] = []
-        self._devices = DeviceOffers()
+        #: What nodes offer of devices that claims ask for. Read it only.
+        self.devices = DeviceOffers()
         self._rows: dict[str, int] = {name: row for row, name in enumerate(_PERMANENT)}
         #: How many nodes offer each resource that has a row.
         self._offer_counts: dict[str, int] = dict.fromkeys(_PERMANENT, 0)
@@ -192,10 +193,11 @@ class NodeTable:
             self._vectors[request] = vector
         return vector
 
-    def set_node(self, node: Node) -> tuple[str, ...]:
+    def set_node(self, node: Node, *, like: str = "") -> tuple[str, ...]:
         """Add or update a node; a heartbeat that changes nothing else costs nothing.
 
-        Returns the resources that have a row from now on, in which nothing is booked yet.
+        Returns the resources that have a row from now on, in which nothing is booked yet. `like`:
+        the node whose devices that claims ask for it has, by default its own.
         """
         name = node.metadata.name
         slot = self.occupy(name)
@@ -208,8 +210,8 @@ class NodeTable:
         if changed:
             self.stale_flags.append(slot)
         amounts = self._offered(node)
-        self._devices.put_own(name, {r: n for r, n in amounts.items() if is_device(r)})
-        amounts |= self._devices.of(name)
+        self.devices.put_own(name, {r: n for r, n in amounts.items() if is_device(r)})
+        amounts |= self.devices.of(name, like=like)
         new = self._add_rows([name for name in amounts if name not in self._rows])
         if self._set_amounts(slot, amounts) or changed:
             self.nodes_version = self.draw_version()
@@ -223,7 +225,7 @@ class NodeTable:
 
         Returns what `set_node` does.
         """
-        amounts = self._devices.set(offered, served)
+        amounts = self.devices.set(offered, served)
         if not amounts:
             return ()
         slots = [self._slots.get(name, -1) for name in amounts]
@@ -232,7 +234,7 @@ class NodeTable:
         names = dict.fromkeys(chain.from_iterable(amounts for _, amounts in here))
         new = self._add_rows([resource for resource in names if resource not in self._rows])
         changed = np.array([slot for slot, _ in here], dtype=np.int64)
-        claimed = {r: row for r, row in self._rows.items() if self._devices.are_of(r)}
+        claimed = {r: row for r, row in self._rows.items() if self.devices.are_of(r)}
         for row in claimed.values():
             self.allocatable[row, changed] = 0
         cells = [(self._rows[r], slot, n) for slot, amounts in here for r, n in amounts.items()
@@ -256,7 +258,7 @@ class NodeTable:
         self.windows.set(slot, None)
         self.windows.set_labels(slot, {})
         self.images.set(slot, ())
-        self._devices.put_own(name, {})
+        self.devices.put_own(name, {})
         self.stale_flags.append(slot)
         if not self._set_amounts(slot, {}):
             self._touch(np.array([slot]))

@@ -108,7 +108,7 @@ class Deletions:
     async def _make_again(self, pool: PoolShape, seconds: float, until: float) -> None:
         """Make a pool once its name is free; a drain, which may take days, is ended in the end."""
         await asyncio.sleep(seconds)
-        body = pool_body(pool, self.options.profile.node.resources)
+        body = pool_body(pool, self.options.profile.node)
         while pool.name in self.pools_under_way:
             try:
                 await self.client.create(NODE_POOLS, body)

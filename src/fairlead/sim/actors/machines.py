@@ -26,11 +26,13 @@ from fairlead.api.cluster.node_pool import DeletionPolicy, NodePool
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.meta import to_wire
 from fairlead.api.status import Unavailable
 from fairlead.cloud.provider import CloudError, LaunchRequest, MachineProvider
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud, SimulatedProvider
 from fairlead.decide.verdict import ObjectKey
+from fairlead.embedded.virtual.profile import NodeShape
 from fairlead.model.health.machines import Instance, Inventory
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import STALE_SECONDS, Observer
@@ -45,7 +47,7 @@ _CEILING_SHARE, _CEILING_LEAST = 0.5, 2
 _FORGOTTEN_SECONDS = 3600.0
 
 
-def pool_body(shape: PoolShape, resources: Mapping[str, Any]) -> dict[str, Any]:
+def pool_body(shape: PoolShape, node: NodeShape) -> dict[str, Any]:
     """Return the NodePool of a shape; its nodes have what the other nodes of the world have."""
     domains = [
         {"name": f"{shape.name}-{number}", "labels": {names.ZONE: f"{shape.name}-{number}"},
@@ -55,7 +57,8 @@ def pool_body(shape: PoolShape, resources: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "metadata": {"name": shape.name},
         "spec": {
-            "provider": {"type": "Simulated"}, "template": {"resources": dict(resources)},
+            "provider": {"type": "Simulated"},
+            "template": {"resources": dict(node.resources), "devices": to_wire(node.devices)},
             "max": shape.max, "min": shape.min, "headroomNodes": shape.headroom,
             "spareNodes": shape.spares, "weight": shape.weight, "mode": "Active",
             "domains": domains,

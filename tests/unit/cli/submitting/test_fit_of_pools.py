@@ -97,6 +97,20 @@ def external(counts: BalloonCounts, message: str = "") -> NodePool:
     return replace(made, spec=replace(made.spec, provider=provider), status=status)
 
 
+def test_why_says_that_no_pool_could_hold_what_the_nodes_never_can() -> None:
+    job = make_job("big", gpus=8, count=9)
+    never = buying_for(job, [pool()], {}, EPOCH, is_impossible=True)
+    assert never is not None
+    assert (never.text, never.may_help) == (
+        "none are being bought for it: no pool could hold it",
+        False,
+    )
+    later = buying_for(job, [pool()], {}, EPOCH)
+    assert later is not None
+    assert later.text == "none are being bought for it: fairlead fleet plan shows the pools"
+    assert buying_for(job, [], {}, EPOCH, is_impossible=True) is None
+
+
 def test_why_says_what_is_requested_from_the_autoscaler_of_a_pool() -> None:
     job = make_job("big", gpus=8, count=9)
 

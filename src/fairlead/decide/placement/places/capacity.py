@@ -137,12 +137,13 @@ class PresentCapacity:
         """Return the same capacity, all nodes included and nothing kept."""
         return PresentCapacity(self.state, self._transaction)
 
-    def with_nodes(self, template: Node, count: int) -> tuple[str, ...]:
-        """Add `count` empty nodes like the template; return their names.
+    def with_nodes(self, template: Node, count: int, *, like: str = "") -> tuple[str, ...]:
+        """Add `count` empty nodes like the template; return their names. They have the devices that
+        claims ask for of the node that they are `like`.
 
         Use it first: what was read as an array over nodes may be shorter than what is read after.
         """
-        return self._transaction.with_nodes(template, count)
+        return self._transaction.with_nodes(template, count, like=like)
 
     def without(self, keys: Iterable[JobKey]) -> None:
         """Release the claims of these jobs and what their pods use; other keys are ignored."""
