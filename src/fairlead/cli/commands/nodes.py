@@ -5,12 +5,13 @@ from __future__ import annotations
 import click
 
 from fairlead.api import names
-from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.api.status import Forbidden
+from fairlead.api.resources import JOBS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from fairlead.api.status import Forbidden, NotFound
 from fairlead.cli.connection.common import Common, Format, common, now
 from fairlead.cli.connection.transport import Api
+from fairlead.cli.views.devices import DeviceCounts, device_counts
 from fairlead.cli.views.node import REASON_COLUMNS, reason_rows
-from fairlead.cli.views.nodes import COLUMNS, node_rows, node_uses
+from fairlead.cli.views.nodes import columns, node_rows, node_uses
 from fairlead.input.errors import Code, fail
 
 _GRANT = (
@@ -37,7 +38,8 @@ def nodes(common_: Common, *, selector: str, reasons: bool) -> None:
     """Show nodes, grouped by pool and state.
 
     A pool is what the label fairlead.dev/pool says; on a cluster of `fairlead up` nodes without
-    it are grouped as local and virtual.
+    it are grouped as local and virtual. Devices that claims ask for are
+    shown to who may list resourceslices and resourceclaims.
     """
     try:
         _show(common_, common_.connect(), selector, reasons=reasons)
@@ -60,6 +62,16 @@ def _show(common_: Common, api: Api, selector: str, *, reasons: bool) -> None:
     jobs = api.list(JOBS)
     others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
     at = now()
-    rows = node_rows(node_uses(found, jobs, others, at), at)
+    devices = _devices(api)
+    rows = node_rows(node_uses(found, jobs, others, at), at, devices)
     matching = f" match '{selector}'" if selector else ""
-    common_.table(COLUMNS, rows, empty=f"no nodes{matching}")
+    common_.table(columns(devices), rows, empty=f"no nodes{matching}")
+
+
+def _devices(api: Api) -> DeviceCounts:
+    """Return the devices that claims ask for; none for who may not see them, or before DRA."""
+    try:
+        slices = api.list(RESOURCE_SLICES)
+        return device_counts(slices, api.list(RESOURCE_CLAIMS) if slices else ())
+    except (Forbidden, NotFound):
+        return {}

@@ -20,6 +20,7 @@ from fairlead.api.kubernetes.core import Node
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.messages import FleetLine
 from fairlead.cli.formats.table import Align, Column, Row
+from fairlead.cli.views.devices import shape_words
 from fairlead.decide.words import duration, plural
 from fairlead.model.inventory.spares import is_spare, is_spare_of_pool
 from fairlead.terminal import joined
@@ -134,7 +135,8 @@ def _plan(pool: NodePool) -> str:
     elif spec.mode is PoolMode.DRY_RUN:
         doing = f"dry run, wants {plural(status.wanted, 'node')}, has {size}"
     elif status.wanted > size:
-        doing = f"buys {plural(status.wanted - size, 'node')} to have {status.wanted}"
+        has = f" with {devices} each" if (devices := shape_words(spec.template.devices)) else ""
+        doing = f"buys {plural(status.wanted - size, 'node')}{has} to have {status.wanted}"
     elif status.wanted < size:
         idle = duration(spec.scale_down.idle_seconds)
         doing = (
@@ -162,6 +164,8 @@ def pool_why(pool: NodePool, fleet: Fleet, now: float) -> str:
     lines = [f"Pool {_name(pool)}: {_plan(pool)}"]
     if note := fleet_note(fleet):
         lines.append(f"  {note}")
+    if devices := shape_words(pool.spec.template.devices):
+        lines.append(f"  devices    {devices} of each node, by the template")
     for launch in status.launches:
         jobs = f" for {', '.join(launch.jobs[:3])}" if launch.jobs else ""
         age = duration(now - parse_time(launch.requested_at))

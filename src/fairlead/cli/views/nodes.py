@@ -13,6 +13,7 @@ from fairlead.api.pods.pod_asks import member_amounts, pod_amounts
 from fairlead.api.values import quantity
 from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
+from fairlead.cli.views.devices import NO_DEVICES, DeviceCounts, device_shares
 from fairlead.decide.words import duration, fold_names
 from fairlead.model.health.node_record import record_of
 from fairlead.model.health.unreachable import unreachable_since
@@ -37,6 +38,9 @@ COLUMNS: tuple[Column, ...] = (
     Column("REASON", may_cut=True),
     Column("NODELIST", wide_only=True, may_cut=True),
 )
+
+#: Behind the GPUs, where there are devices that claims ask for.
+_AFTER_GPUS, _DEVICES = 4, Column("DEVICES(used/total)", may_cut=True)
 
 
 class NodeUsability(Enum):
@@ -142,14 +146,23 @@ def node_uses(
     return out
 
 
-def node_rows(uses: Iterable[NodeUse], now: float) -> list[Row]:
-    """Return a row per pool and state, pools by name, states from best to worst."""
+def columns(devices: DeviceCounts) -> tuple[Column, ...]:
+    """Return the columns of `node_rows`."""
+    return (*COLUMNS[:_AFTER_GPUS], _DEVICES, *COLUMNS[_AFTER_GPUS:]) if devices else COLUMNS
+
+
+def node_rows(uses: Iterable[NodeUse], now: float, devices: DeviceCounts = NO_DEVICES) -> list[Row]:
+    """Return a row per pool and state, pools by name, states from best to worst.
+
+    With `devices`, those that claims ask for, where some node has any.
+    """
     order = list(NodeUsability)
     groups: dict[tuple[str, int], list[NodeUse]] = {}
     for use in uses:
         groups.setdefault((use.pool, order.index(use.state)), []).append(use)
     rows: list[Row] = []
     for (pool, state), members in sorted(groups.items()):
+        shares = device_shares(devices, (use.name for use in members))
         instants = [use.since for use in members if use.since is not None]
         rows.append(
             (
@@ -157,6 +170,7 @@ def node_rows(uses: Iterable[NodeUse], now: float) -> list[Row]:
                 order[state].value,
                 f"{len(members):,}",
                 _share(members, quantity.GPU),
+                *([shares or NONE] if devices else []),
                 _share(members, quantity.CPU),
                 _share(members, quantity.MEMORY),
                 duration(now - min(instants)) if instants else NONE,
