@@ -15,6 +15,7 @@ from fairlead.api.resources import (
     DEVICE_CLASSES,
     JOBS,
     NODE_POOLS,
+    NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_SLICES,
@@ -53,9 +54,11 @@ async def submit(world: FleetWorld, name: str, count: int, claim: str) -> None:
 async def allocate(world: FleetWorld) -> None:
     """Do what the embedded cluster does with claims."""
     pods = Mirror(world.client, PODS, clock=world.clock, rng=world.rng)
+    nodes = Mirror(world.client, NODES, clock=world.clock, rng=world.rng)
     async with asyncio.TaskGroup() as group:
         group.create_task(pods.run())
-        keeper = DeviceAllocator(world.client, pods, clock=world.clock, rng=world.rng)
+        group.create_task(nodes.run())
+        keeper = DeviceAllocator(world.client, pods, nodes, clock=world.clock, rng=world.rng)
         group.create_task(keeper.run())
 
 

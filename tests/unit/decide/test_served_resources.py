@@ -8,6 +8,14 @@ import pytest
 from msgspec.structs import replace
 from tests.unit.decide.test_placement import POLICY, workers
 
+from fairlead.api.cluster.node_pool import (
+    NodePool,
+    NodePoolSpec,
+    NodeTemplate,
+    PoolMode,
+    Provider,
+    ProviderType,
+)
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import (
     Container,
@@ -17,11 +25,13 @@ from fairlead.api.kubernetes.core import (
     PodStatus,
     ResourceRequirements,
 )
+from fairlead.api.kubernetes.device_shapes import DeviceShape
 from fairlead.api.kubernetes.devices import DeviceClass, ResourceClaim, ResourceSlice
 from fairlead.api.kubernetes.pod_parts import ExtendedResourceClaim
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.served_resources import served_asks, served_requests
 from fairlead.api.values.quantity import GPU
+from fairlead.decide.fleet.growth import pools_that_hold
 from fairlead.decide.jobs.members import missing_pods
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -32,6 +42,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod_spec
 from fairlead.testing.device_builders import (
     DRIVER,
@@ -245,3 +256,15 @@ def test_init_containers_that_end_share_what_the_largest_needs_beyond_the_later_
         ("c", "4"),
     ]  # fmt: skip
     assert sum(counts.values()) == served_asks(spec, (GPU,))[GPU] == 4
+
+
+def test_nodes_are_bought_for_a_resource_that_devices_of_a_template_serve() -> None:
+    template = NodeTemplate({"cpu": 96}, devices=(DeviceShape(DRIVER, 4),))
+    spec = NodePoolSpec(Provider(ProviderType.SIMULATED), template, max=9, mode=PoolMode.ACTIVE)
+    pool, job = NodePool(ObjectMeta("p"), spec), gang(3, gpus=3)
+    devices = DeviceTable([], [serving()])
+    state = ClusterState.of([make_node("n", gpus=0)], [job], devices=devices, pools=[pool])
+    wanted = state.jobs[job.metadata.key].gang
+    assert isinstance(wanted, GangRequest)
+    nodes = [make_node("n", gpus=0)]
+    assert pools_that_hold(nodes, wanted, [pool], state.table.devices) == {"p": 3}

@@ -356,11 +356,11 @@ class DeviceTable:
     @property
     def made_version(self) -> int:
         """A number that rises with each claim that is made for a pod, or goes."""
-        return self._pools.made_version
+        return self.pools.made_version
 
     def has_claims(self, pod: JobKey) -> bool:
         """True for a pod for which claims have been made."""
-        return pod in self._pools.claims_of_pod
+        return pod in self.pools.claims_of_pod
 
     def _need(
         self, job: Job, name: ClaimName, members: int

@@ -20,6 +20,7 @@ from fairlead.api.kubernetes.device_shapes import slices_of
 from fairlead.api.kubernetes.devices import ResourceClaim, ResourceSlice
 from fairlead.api.resources import (
     DEVICE_CLASSES,
+    NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -123,9 +124,13 @@ class DeviceWorld:
                 body = {"metadata": {"name": _name(number)}, "spec": {"spec": _spec(wish)}}
                 await client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace=namespace)
         pods = Mirror(client, PODS, clock=clock, rng=rng)
-        keeper = DeviceAllocator(client, pods, clock=clock, rng=rng, allocates=self._allocates)
+        nodes = Mirror(client, NODES, clock=clock, rng=rng)
+        keeper = DeviceAllocator(
+            client, pods, nodes, clock=clock, rng=rng, allocates=self._allocates
+        )
         async with asyncio.TaskGroup() as group:
             group.create_task(pods.run())
+            group.create_task(nodes.run())
             group.create_task(keeper.run())
 
 
