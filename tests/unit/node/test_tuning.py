@@ -461,37 +461,40 @@ def test_nothing_is_set_without_a_place_for_the_record(tuned: Tuned) -> None:
 # killed at any line
 
 
-class Killing:
-    """Runs a call in a child that ends at its n-th line of the code of tuning, as by SIGKILL."""
+def left_by_kills(call: Callable[[], object], folder: Path, copies: Path) -> tuple[int, list[Path]]:
+    """Run a call; return how many lines of the code of tuning it has, and the folder in each state
+    in which SIGKILL before one of them leaves it, its end included.
 
-    def __init__(self) -> None:
-        self.lines = 0
+    What the code has not handed to the kernel is not in the copies, as it is lost with a process.
+    """
+    lines, seen, found = 0, set[tuple[tuple[str, bytes], ...]](), list[Path]()
 
-    def __call__(self, call: Callable[[], object], at: int) -> bool:
-        """Return whether the child was killed."""
-        child = os.fork()
-        if child == 0:
-            try:
-                self._run(call, at)
-            finally:
-                os._exit(0)
-        _, status = os.waitpid(child, 0)
-        return os.waitstatus_to_exitcode(status) == 9
+    def look() -> None:
+        paths = [Path(where) / name for where, _, names in os.walk(folder) for name in names]
+        state = tuple(sorted((str(path), path.read_bytes()) for path in paths))
+        if state not in seen:
+            seen.add(state)
+            copy = copies / str(len(seen))
+            found.append(shutil.copytree(folder, copy, symlinks=True))
 
-    def _run(self, call: Callable[[], object], at: int) -> None:
-        def trace(frame: FrameType, event: str, _: object) -> Any:
-            file = frame.f_code.co_filename
-            if "/node/tuning/" not in file and not file.endswith("/node/files.py"):
-                return None
-            if event == "line" and file.endswith(("apply.py", "record.py", "files.py")):
-                self.lines += 1
-                if self.lines == at:
-                    os._exit(9)
-            return trace
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal lines
+        file = frame.f_code.co_filename
+        if "/node/tuning/" not in file and not file.endswith("/node/files.py"):
+            return None
+        if event == "line" and file.endswith(("apply.py", "record.py", "files.py")):
+            lines += 1
+            look()
+        return trace
 
-        sys.settrace(trace)
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
         call()
-        os._exit(0)
+    finally:
+        sys.settrace(before)
+    look()
+    return lines, found
 
 
 @pytest.fixture
@@ -507,26 +510,21 @@ def test_killed_at_any_line_the_next_run_ends_as_one_that_was_not(
     in_memory: Path, tree: HostTree, step: str
 ) -> None:
     changed = profile(line(value=7), line(name="kernel.pid_max", value=65536))
-    kills = 0
-    for at in range(1, 2_000):
-        folder = in_memory / str(at)
-        shutil.copytree(tree.root, folder / "host", symlinks=True)
-        tuned = Tuned(HostTree(folder / "host"), folder)
-        calls: dict[str, Callable[[], object]] = {
-            "set": tuned.tune, "change": lambda t=tuned: t.tune(changed), "restore": tuned.restore,
-        }  # fmt: skip
-        if step != "set":
-            tuned.tune()
-        was_killed = Killing()(calls[step], at)
-        kills += was_killed
-        outcome = tuned.tune()
-        assert states(outcome.findings) == [State.AS_WANTED] * 3, (at, outcome)
-        assert settings_of(tuned.tree) == ("10000", "65536", "madvise"), at
-        assert not [each for each in tuned.restore().restored if each.why], at
-        assert settings_of(tuned.tree) == ("4096", "32768", "never"), at
-        shutil.rmtree(folder)
-        if not was_killed:
-            break
-    else:
-        pytest.fail("the call has more lines than were tried")
-    assert kills > 50
+    folder = in_memory / "run"
+    shutil.copytree(tree.root, folder / "host", symlinks=True)
+    tuned = Tuned(HostTree(folder / "host"), folder)
+    calls: dict[str, Callable[[], object]] = {
+        "set": tuned.tune, "change": lambda: tuned.tune(changed), "restore": tuned.restore,
+    }  # fmt: skip
+    if step != "set":
+        tuned.tune()
+    lines, killed = left_by_kills(calls[step], folder, in_memory)
+    assert lines > 50
+    assert len(killed) > 5
+    for copy in killed:
+        after = Tuned(HostTree(copy / "host"), copy)
+        outcome = after.tune()
+        assert states(outcome.findings) == [State.AS_WANTED] * 3, (copy, outcome)
+        assert settings_of(after.tree) == ("10000", "65536", "madvise"), copy
+        assert not [each for each in after.restore().restored if each.why], copy
+        assert settings_of(after.tree) == ("4096", "32768", "never"), copy
