@@ -190,7 +190,7 @@ def test_the_chart_renders_what_the_command_applies(helm: str, tmp_path: Path, n
                home=tmp_path)  # fmt: skip
     rendered = {
         label_of(each): without_labels_of_the_release(each)
-        for each in yaml.safe_load_all(text)
+        for each in yaml.load_all(text, yaml.CSafeLoader)
         if each is not None
     }
     chosen = Install(values=load_values(values))
