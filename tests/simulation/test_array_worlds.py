@@ -43,9 +43,8 @@ ROUGH_WORLD = WorldOptions(
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_no_element_is_lost_or_succeeds_twice_however_much_is_killed(seed: int) -> None:
-    world = World(ROUGH_WORLD, seed)
+def test_no_element_is_lost_or_succeeds_twice_however_much_is_killed() -> None:
+    world = World(ROUGH_WORLD, seed=0)
     outcome = run(world.run())
     assert outcome.kills > 10
     assert world.arrays.over >= 5

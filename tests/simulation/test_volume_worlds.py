@@ -31,7 +31,7 @@ OPTIONS = WorldOptions(nodes=48, workload=WORKLOAD, node_failures_per_day=100.0)
 
 
 @pytest.mark.parametrize(("seed", "binding"), [
-    (1, None), (2, Binding.DIRECT), (3, Binding.PINNED), (4, Binding.DIRECT),
+    (1, None), (2, Binding.DIRECT), (3, Binding.PINNED),
 ])  # fmt: skip
 def test_no_member_is_placed_where_its_volume_cannot_be(seed: int, binding: Binding | None) -> None:
     world = World(replace(OPTIONS, binding=binding), seed)
@@ -41,7 +41,10 @@ def test_no_member_is_placed_where_its_volume_cannot_be(seed: int, binding: Bind
 
 
 def test_worlds_with_claims_are_the_same_when_they_are_run_again() -> None:
-    assert simulate(OPTIONS, 5) == simulate(OPTIONS, 5)
+    few = replace(OPTIONS, nodes=16, workload=replace(WORKLOAD, jobs=20, seconds=1200.0))
+    first = simulate(few, 5)
+    assert first.succeeded > 10
+    assert first == simulate(few, 5)
 
 
 def test_a_planner_that_does_not_look_at_volumes_is_reported(
