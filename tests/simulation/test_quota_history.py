@@ -10,14 +10,14 @@ from tests.simulation.quota_history import Moves, QuotaHistory, replay
 from fairlead.decide.teams.assign import _Assigning
 
 DAY_SECONDS = 600.0
-#: Eight days of an eighth of the cluster; on the fourth all teams vanish for one that takes half.
-PART = QuotaHistory.read(scale=8).part(3, 11)
+#: Six days of an eighth of the cluster; on the fourth all teams vanish for one that takes half.
+PART = QuotaHistory.read(scale=8).part(3, 9)
 
 
 def test_the_history_is_the_whole_one() -> None:
     whole = QuotaHistory.read()
     assert (len(whole.days), whole.changes, len(whole.teams), whole.nodes) == (21, 63, 25, 154)
-    assert (len(PART.days), len(PART.teams), PART.nodes) == (8, 18, 21)
+    assert (len(PART.days), len(PART.teams), PART.nodes) == (6, 18, 21)
 
 
 def test_quotas_change_under_a_queue_and_every_job_ends_and_few_nodes_more_move_than_must() -> None:
