@@ -48,6 +48,9 @@ from fairlead.testing.builders import EPOCH, make_job
 A = TypeVar("A")
 #: As rarely as its setting allows: a quarter of the time of these worlds went into examinations.
 RARE_DOCTOR = DoctorPolicy(interval_seconds=1200)
+#: Three times as long as by default: nearly all that is left of a world's time goes into decisions
+#: of the fleet while something is under way. What is new is decided on at once all the same.
+_LOOP_SECONDS = 15.0
 
 
 class PagedClient(QuietClient):
@@ -115,7 +118,9 @@ class FleetWorld:
         profile: str = "default",
         hardware: HardwareSpec | None = None,
     ) -> AsyncGenerator[FleetWorld]:
-        silent = FleetPolicy(sight=SightLimits(nodes_age_seconds_max=float("inf")))
+        silent = FleetPolicy(
+            loop_seconds=_LOOP_SECONDS, sight=SightLimits(nodes_age_seconds_max=float("inf"))
+        )
         world = cls(
             rates or CloudRates(), policy or silent, health, doctor=doctor, profile=profile,
             hardware=hardware,

@@ -267,6 +267,7 @@ def test_a_machine_that_is_used_after_all_gets_its_announced_window_back() -> No
             await world.client.create(PODS, body, namespace="default")
             await asyncio.sleep(60)
             world.announce(node.spec.provider_id, window, may_begin=True)
+            await asyncio.sleep(60)  # the window is in a list
             await world.client.patch(
                 NODES, node.metadata.name, {"metadata": {"annotations": notes}}
             )
