@@ -8,6 +8,7 @@ from tests.conformance import scenarios_admission as admission
 from tests.conformance import scenarios_apply as apply
 from tests.conformance import scenarios_quota as quota
 from tests.conformance import scenarios_reads as reads
+from tests.conformance import scenarios_resize as resize
 from tests.conformance import scenarios_writes as writes
 from tests.conformance.recorder import Recorder
 
@@ -31,6 +32,11 @@ SCENARIOS: tuple[Scenario, ...] = (
     apply.p19_apply_after_other_writes,
     writes.p11_p13_puts,
     writes.p15_bindings_and_evictions,
+    resize.p15_resizes,
+    resize.p15_resizes_that_are_refused,
+    resize.p15_resizes_of_whole_pods,
+    resize.p15_resizes_on_nodes,
+    resize.p64_bounds_of_resizes,
     writes.p16_p20_patches,
     writes.p21_p24_dry_runs_immutable_fields_and_sizes,
     writes.p22_field_validation,

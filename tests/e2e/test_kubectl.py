@@ -221,6 +221,14 @@ async def test_patch_label_annotate_edit_and_scale(tmp_path: Path) -> None:
         await kubectl("label", "pod", "p", "a-")
         await kubectl("annotate", "pod", "p", "note=before")
         await kubectl("edit", "pod", "p", KUBE_EDITOR="sed -i s/before/after/")
+        asked = '{"spec":{"containers":[{"name":"main","resources":{"requests":{"cpu":"%s"}}}]}}'
+        sized = {"name": "main", "image": "none", "resources": {"requests": {"cpu": "1"}}}
+        refused = ("patch", "pod", "p", "--subresource=resize", "-p", asked % "1")
+        assert "Pod QOS Class may not change" in await kubectl.fails(*refused)
+        await kubectl("create", "-f", "-", stdin=pod("r", containers=[sized]))
+        await kubectl("patch", "pod", "r", "--subresource", "resize", "-p", asked % "2")
+        path = "jsonpath={.spec.containers[0].resources.requests.cpu}"
+        assert await kubectl("get", "pod", "r", "--subresource=resize", "-o", path) == "2"
         metadata = msgspec.json.decode(await kubectl("get", "pod", "p", "-o", "json"))["metadata"]
         assert metadata["labels"] == {"b": "merge", "c": "json", "d": "label"}
         assert metadata["annotations"]["note"] == "after"

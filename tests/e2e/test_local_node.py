@@ -21,7 +21,12 @@ from tests.e2e.local_world import OPTIONS, ROOT, Api, LocalWorld, local_world, p
 from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api import names
-from fairlead.api.kubernetes.core import ContainerStateTerminated, ContainerStateWaiting, Pod
+from fairlead.api.kubernetes.core import (
+    ContainerStateTerminated,
+    ContainerStateWaiting,
+    Pod,
+    PodCondition,
+)
 from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Resource
 from fairlead.api.values.times import format_time
 from fairlead.embedded.local.logfiles import LogLimits, parts
@@ -574,6 +579,120 @@ async def test_memory_beyond_the_limit_is_killed_and_says_so(
             [False] * 3 if is_measured else [False, True, True]
         )
         assert not any(group is not None and group.exists() for group in launches), "removed"
+
+
+#: Takes 100 MiB when it is sent SIGUSR1, and gives them back for SIGUSR2.
+TAKER = """
+import signal, sys
+held = []
+def take(*_): held.append(b"x" * (100 << 20)); print("took", flush=True)
+def give(*_): held.clear(); print("gave", flush=True)
+signal.signal(signal.SIGUSR1, take)
+signal.signal(signal.SIGUSR2, give)
+print("ready", flush=True)
+while True: signal.pause()
+"""
+
+
+def resources(memory: str) -> dict[str, Any]:
+    return {"requests": {"memory": "8Mi"}, "limits": {"memory": memory}}
+
+
+def condition(pod: Pod, kind: str) -> PodCondition | None:
+    return next((each for each in pod.status.conditions if each.type == kind), None)
+
+
+@pytest.mark.parametrize("groups", [MemoryGroups(), NoGroups()], ids=["group", "measured"])
+async def test_a_resize_moves_the_memory_limit_of_what_runs_and_never_below_its_use(
+    tmp_path: Path, groups: MemoryGroups
+) -> None:
+    if not isinstance(groups, NoGroups) and groups.make("fairlead-probe", 1 << 30) is None:
+        pytest.skip("no control group can be made here")
+    async with local_world(tmp_path, memory_groups=groups) as world:
+        await world.pod(
+            "p", sys.executable, "-c", TAKER, container={"resources": resources("64Mi")}
+        )
+
+        async def resize(memory: str) -> None:
+            # What the API server has judged; `tests/conformance` is about that.
+            body = {"spec": {"containers": [{
+                "name": "main", "command": [sys.executable, "-c", TAKER],
+                "resources": resources(memory),
+            }]}}  # fmt: skip
+            await world.api.patch(PODS, "p", body, namespace="default")
+
+        def signalled(number: int, answer: str) -> Any:
+            os.kill(started_pid(tmp_path), number)
+            return until_log(world, "p", answer)
+
+        await world.until_phase("p", "Running")
+        await until_log(world, "p", "ready")
+        await resize("200Mi")
+        await world.until("p", lambda pod: has_limit(pod, "200Mi"))
+        await signalled(signal.SIGUSR1, "took")
+        await asyncio.sleep(1.2)  # two looks of the node
+        await resize("80Mi")
+        pod = await world.until("p", lambda pod: bool(why_not(pod)))
+        assert 'set container "main" memory limit (83886080) below current usage' in why_not(pod)
+        assert has_limit(pod, "200Mi")
+        assert pod.status.phase == "Running"
+        await signalled(signal.SIGUSR2, "gave")
+        pod = await world.until("p", lambda pod: has_limit(pod, "80Mi"))
+        assert condition(pod, "PodResizeInProgress") is None
+        await signalled(signal.SIGUSR1, "took")
+        end = ended(await world.until_phase("p", "Failed"))
+        assert (end.reason, end.exit_code) == ("OOMKilled", 137)
+        assert "more memory than its limit of 80Mi" in end.message
+        found = {event.reason for event in world.api.stored(EVENTS)}
+        assert {"ResizeStarted", "ResizeError", "ResizeCompleted"} <= found
+
+
+def why_not(pod: Pod) -> str:
+    found = condition(pod, "PodResizeInProgress")
+    return found.message if found is not None and found.reason == "Error" else ""
+
+
+def has_limit(pod: Pod, memory: str) -> bool:
+    found = pod.status.container_statuses[0].resources
+    return found is not None and found.limits["memory"] == memory
+
+
+def started_pid(data: Path) -> int:
+    (path,) = data.rglob("started.json")
+    return int(json.loads(path.read_text())["pid"])
+
+
+async def until_log(world: LocalWorld, name: str, text: str) -> None:
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while f"{text}\n" not in world.log(name):
+        assert time.monotonic() < limit, f"{name} did not say {text}"
+        await asyncio.sleep(0.02)
+
+
+async def test_a_resize_waits_for_room_on_the_node(tmp_path: Path) -> None:
+    async with local_world(tmp_path) as world:
+        free = world.node.machine.cpu_milli
+
+        def asked(cpu: int) -> dict[str, Any]:
+            return {"resources": {"requests": {"cpu": f"{cpu}m"}}}
+
+        await world.pod("p", "sleep", "60", container=asked(100))
+        await world.pod("other", "sleep", "60", container=asked(free - 100))
+        await world.until_phase("p", "Running")
+        await world.until_phase("other", "Running")
+        body = {"spec": {"containers": [
+            {"name": "main", "command": ["sleep", "60"], **asked(200)}
+        ]}}  # fmt: skip
+        await world.api.patch(PODS, "p", body, namespace="default")
+        pod = await world.until("p", lambda pod: condition(pod, "PodResizePending") is not None)
+        waits, state = condition(pod, "PodResizePending"), pod.status.container_statuses[0]
+        assert waits is not None
+        assert waits.reason == "Deferred"
+        assert "requested: 200" in waits.message
+        assert state.allocated_resources == {"cpu": "100m"}
+        await world.api.delete(PODS, "other", namespace="default")
+        pod = await world.until("p", lambda pod: condition(pod, "PodResizePending") is None)
+        assert pod.status.container_statuses[0].allocated_resources == {"cpu": "200m"}
 
 
 def launch_groups(data: Path) -> list[Path | None]:

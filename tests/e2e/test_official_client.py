@@ -72,6 +72,14 @@ async def test_pods_are_bound_evicted_and_their_status_is_patched() -> None:
         core.create_namespaced_pod("default", _pod("p"))
         core.patch_namespaced_pod_status("p", "default", {"status": {"phase": "Running"}})
         assert core.read_namespaced_pod("p", "default").status.phase == "Running"
+        asked = {"name": "r", "resources": {"requests": {"cpu": "1"}}}
+        body = {"metadata": {"name": "r"}, "spec": {"containers": [asked]}}
+        core.create_namespaced_pod("default", body)
+        more = {"containers": [{"name": "r", "resources": {"requests": {"cpu": "2"}}}]}
+        pod = core.patch_namespaced_pod_resize("r", "default", {"spec": more})
+        assert pod.spec.containers[0].resources.requests == {"cpu": "2"}
+        pod.spec.containers[0].resources.requests = {"cpu": "3"}
+        assert core.replace_namespaced_pod_resize("r", "default", pod).metadata.generation == 3
         eviction = kubernetes.client.V1Eviction(metadata=kubernetes.client.V1ObjectMeta(name="p"))
         core.create_namespaced_pod_eviction("p", "default", eviction)
         assert core.read_namespaced_pod("p", "default").metadata.deletion_timestamp is not None

@@ -28,7 +28,9 @@ def _fields(*texts: str, **defaults: str) -> dict[str, SelectableField]:
 PODS = ResourceInfo(
     "", "v1", "pods", "Pod",
     short_names=("po",), categories=_ALL,
-    subresources=("status", "log", "exec", "attach", "portforward", "binding", "eviction"),
+    subresources=(
+        "status", "log", "exec", "attach", "portforward", "binding", "eviction", "resize"
+    ),
     selectable=_fields(
         "spec.nodeName", "spec.restartPolicy", "spec.schedulerName", "spec.serviceAccountName",
         "status.phase", "status.podIP", "status.nominatedNodeName",

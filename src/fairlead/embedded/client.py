@@ -19,6 +19,7 @@ import msgspec
 
 from fairlead.api.kubernetes.core import Container, Pod, PodSpec
 from fairlead.api.meta import to_wire
+from fairlead.api.pods.pod_asks import drop_usual_amounts
 from fairlead.api.resources import Resource
 from fairlead.api.status import BadRequest, NotFound, Unavailable
 from fairlead.embedded.http.render import PlainRendering, whole
@@ -84,6 +85,7 @@ class PodSharing:
             return
         if len(self._parts) >= self._sweep_at:
             self._sweep()
+        drop_usual_amounts(obj)
         put = msgspec.structs.force_setattr
         one = self._parts.setdefault
         conditions = obj.status.conditions

@@ -16,7 +16,7 @@ from msgspec.structs import force_setattr
 
 from fairlead.api.kubernetes.core import ContainerImage, Node, Pod
 from fairlead.api.meta import ListMeta, ObjectMeta
-from fairlead.api.pods.pod_asks import is_resized
+from fairlead.api.pods.pod_asks import drop_usual_amounts
 from fairlead.api.resources import Resource
 from fairlead.api.status import InternalError, Status, error_from_status
 from fairlead.runtime.client import EventType, Unreadable, WatchEvent
@@ -104,20 +104,6 @@ class ImageSharing:
         shared = tuple([self._images.setdefault(image, image) for image in images])
         self._sets[shared] = shared
         return shared
-
-
-def drop_usual_amounts(pod: Pod) -> None:
-    """Drop what a kubelet reports of the amounts of a freshly decoded pod that is not resized.
-
-    It does so for each container (1.33 and later), some 1 kB for a pod, in the words of the spec.
-    """
-    status = pod.status
-    states = (status, *status.container_statuses, *status.init_container_statuses)
-    reported = [each for each in states if each.resources is not None]
-    if reported and not is_resized(pod):
-        for each in reported:
-            force_setattr(each, "resources", None)
-            force_setattr(each, "allocated_resources", None)
 
 
 class Decoders(Generic[T]):

@@ -14,6 +14,7 @@ from fairlead.api.kubernetes.pod_parts import (
     ClaimVolumeSource,
     ConfigMapVolumeSource,
     ContainerPort,
+    ContainerResizePolicy,
     DownwardVolumeSource,
     EmptyDirVolumeSource,
     EnvFromSource,
@@ -182,6 +183,7 @@ class Container(Wire, frozen=True):
     volume_mounts: tuple[VolumeMount, ...] = ()
     restart_policy: str | None = None
     termination_message_path: str = ""
+    resize_policy: tuple[ContainerResizePolicy, ...] = ()
 
 
 class Volume(Wire, frozen=True):

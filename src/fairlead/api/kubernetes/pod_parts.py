@@ -75,6 +75,13 @@ class EnvFromSource(Wire, frozen=True):
     secret_ref: EnvironmentReference | None = None
 
 
+class ContainerResizePolicy(Wire, frozen=True):
+    """What a change of a resource does to the container: NotRequired or RestartContainer."""
+
+    resource_name: str = ""
+    restart_policy: str = ""
+
+
 class ContainerPort(Wire, frozen=True):
     """A port that a container listens on; for information."""
 

@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
+from msgspec.structs import force_setattr
+
 from fairlead.api.kubernetes.core import Container, Pod, PodSpec, ResourceRequirements
 from fairlead.api.meta import Amount
 from fairlead.api.values import quantity
@@ -22,7 +24,7 @@ POD_LEVEL = (quantity.CPU, quantity.MEMORY)
 BEST_EFFORT, BURSTABLE, GUARANTEED = "BestEffort", "Burstable", "Guaranteed"
 
 #: The condition of a pod whose resize the node has not begun, and its reason if it never will.
-RESIZE_PENDING, _INFEASIBLE = "PodResizePending", "Infeasible"
+RESIZE_PENDING, INFEASIBLE = "PodResizePending", "Infeasible"
 
 
 class Number(Protocol):
@@ -158,6 +160,21 @@ def is_resized(pod: Pod) -> bool:
     return False
 
 
+def drop_usual_amounts(pod: Pod) -> None:
+    """Drop what a node reports of the amounts of a freshly decoded pod that is not resized.
+
+    It does so for each container (kubelets from 1.33 on), some 1 kB for a pod, in the words of the
+    spec.
+    """
+    status = pod.status
+    states = (status, *status.container_statuses, *status.init_container_statuses)
+    reported = [each for each in states if each.resources is not None]
+    if reported and not is_resized(pod):
+        for each in reported:
+            force_setattr(each, "resources", None)
+            force_setattr(each, "allocated_resources", None)
+
+
 class _States:
     """What the kubelet reports of a pod's amounts."""
 
@@ -173,7 +190,7 @@ class _States:
         if whole is not None:
             self._whole = (whole.requests, status.allocated_resources or {})
         pending = next((c for c in status.conditions if c.type == RESIZE_PENDING), None)
-        self._is_infeasible = pending is not None and pending.reason == _INFEASIBLE
+        self._is_infeasible = pending is not None and pending.reason == INFEASIBLE
 
     def of(self, name: str, asked: Mapping[str, T], read: Read[T]) -> Mapping[str, T]:
         """Return what counts of a container."""

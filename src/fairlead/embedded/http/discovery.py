@@ -29,6 +29,7 @@ _VERSION = re.compile(r"^v(\d+)(?:(alpha|beta)(\d+))?$")
 _SUBRESOURCES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
     "status": (("get", "patch", "update"), "", "", ""),
     "finalize": (("update",), "", "", ""),
+    "resize": (("get", "patch", "update"), "", "", ""),
     "log": (("get",), "", "", ""),
     "exec": (("create", "get"), "", "v1", "PodExecOptions"),
     "attach": (("create", "get"), "", "v1", "PodAttachOptions"),

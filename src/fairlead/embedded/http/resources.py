@@ -228,11 +228,11 @@ class Resources:
                 return value_answer(self._service.get_scale(call.info, call.key))
             case ("scale", "PUT" | "PATCH"):
                 return await self._put_scale(call)
-            case ("status", "GET"):
+            case ("status" | "resize", "GET"):
                 return self._get(call)
-            case ("status" | "finalize", "PUT"):
+            case ("status" | "finalize" | "resize", "PUT"):
                 return await self._replace(call)
-            case ("status", "PATCH"):
+            case ("status" | "resize", "PATCH"):
                 return await self._patch(call)
             case _:
                 raise errors.method_not_allowed(call.info, f"{method} of {sub}")

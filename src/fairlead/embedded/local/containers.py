@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairlead.api.kubernetes.core import Container, EnvVarSource, KeySelector, Pod
+from fairlead.api.kubernetes.core import Container, EnvVarSource, KeySelector, Pod, PodSpec
 from fairlead.api.kubernetes.pod_parts import DownwardVolumeSource
 from fairlead.api.values import quantity
 
@@ -129,17 +129,23 @@ def launch_of(
     for text in (*words, *declared.values()):
         if "\0" in text:
             raise Unsupported(f"container {container.name} has a NUL in a variable or argument")
-    limits = container.resources.limits
-    if pod.spec.resources is not None:  # each container may use all that the pod may
-        limits = {**pod.spec.resources.limits, **limits}
     env = dict(base)
     env.update((name, rewrite(value, mounts)) for name, value in declared.items())
     return ContainerLaunch(
         argv=tuple(rewrite(word, mounts) for word in words),
         env=env,
         cwd=rewrite(container.working_dir, mounts) if container.working_dir else cwd,
-        memory_bytes=quantity.resources_to_base(limits).get(quantity.MEMORY, 0),
+        memory_bytes=memory_limit(pod.spec, container.name),
     )
+
+
+def memory_limit(spec: PodSpec, name: str) -> int:
+    """Return the memory limit of a container in bytes; 0 when it has none."""
+    every = (*spec.containers, *spec.init_containers)
+    limits = next(each.resources.limits for each in every if each.name == name)
+    if spec.resources is not None:  # each container may use all that the pod may
+        limits = {**spec.resources.limits, **limits}
+    return quantity.resources_to_base(limits).get(quantity.MEMORY, 0)
 
 
 def _env_from(container: Container, references: References) -> dict[str, str]:

@@ -21,6 +21,7 @@ from fairlead.embedded.local.machine import Machine
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.poddir import PodDir, PodRecordFile
 from fairlead.embedded.local.shim_server import ShimServer
+from fairlead.embedded.virtual.resizing import NodeResizes, PodAmounts, amounts_of
 from fairlead.embedded.virtual.status import NodeClaims, PodNow, pod_patch, pod_requests
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.client import Client
@@ -126,7 +127,8 @@ class PodHost:
         self._log = log
         self._addresses = Addresses(str(data_dir.resolve()))
         self._use = NodeClaims(quantity.resources_to_base(self.resources()))
-        self._claims: dict[str, dict[str, int]] = {}
+        self.resizes = NodeResizes(self._use)
+        self._claims: dict[str, PodAmounts] = {}
         self._gpus: dict[int, str] = {}  # GPU index to the pod's uid
 
     def resources(self) -> dict[str, str]:
@@ -173,14 +175,20 @@ class PodHost:
     def readmit(self, pod: Pod) -> None:
         """Take the claims of a pod that was admitted in a previous life."""
         if pod.metadata.uid not in self._claims:
-            self._claims[pod.metadata.uid] = pod_requests(pod)
-            self._use.add(self._claims[pod.metadata.uid])
+            self._claims[pod.metadata.uid] = amounts_of(pod)
+            self._use.add(self._claims[pod.metadata.uid].requests)
+
+    def amounts(self, pod: Pod) -> PodAmounts:
+        """Return what the node has given an admitted pod; of another, what its status says."""
+        return self._claims.get(pod.metadata.uid) or amounts_of(pod)
 
     def release(self, pod: Pod) -> None:
         """Give the claims back; harmless when repeated."""
         claims = self._claims.pop(pod.metadata.uid, None)
         if claims is not None:
-            self._use.remove(claims)
+            self.resizes.leave(pod.metadata.uid)
+            self._use.remove(claims.requests)
+            self.resizes.room_came()
         self.free_gpus(pod.metadata.uid)
 
     def free_gpus(self, uid: str) -> None:

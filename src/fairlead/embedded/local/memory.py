@@ -34,6 +34,15 @@ class MemoryGroups:
     def __init__(self, root: Path = Path("/")) -> None:
         self._base, self._files = next(_bases(root), (None, {}))
 
+    def limit(self, group: Path, limit_bytes: int) -> None:
+        """Change the limit of a group; OSError."""
+        files = [file for file, value in self._files.items() if value == "limit"]
+        try:
+            # Memory with swap may not be less than memory: what grows, grows there first.
+            _write_limits(group, files, limit_bytes)
+        except OSError:
+            _write_limits(group, files[::-1], limit_bytes)
+
     def make(self, name: str, limit_bytes: int) -> Path | None:
         """Return the directory of a group with this limit; None where none can be made."""
         if self._base is None:
@@ -48,6 +57,12 @@ class MemoryGroups:
             remove_group(group)
             return None
         return group
+
+
+def _write_limits(group: Path, files: Iterable[str], limit_bytes: int) -> None:
+    for file in files:
+        if file in _NEEDED or (group / file).exists():
+            (group / file).write_text(str(limit_bytes))
 
 
 def _bases(root: Path) -> Iterator[tuple[Path, dict[str, str]]]:

@@ -37,6 +37,7 @@ from fairlead.embedded.local.host import PodHost
 from fairlead.embedded.local.poddir import PodDir, PodRecordFile
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.local.progress import MemberReports
+from fairlead.embedded.local.resizer import PodResizer
 from fairlead.embedded.local.track import ContainerTrack, final_phase, has_failed, tracks_of
 from fairlead.embedded.local.use import PodLooks
 from fairlead.embedded.virtual.status import (
@@ -49,8 +50,7 @@ from fairlead.embedded.virtual.status import (
 )
 from fairlead.runtime.backoff import doubled
 
-NODE_RESTARTED = "NodeRestarted"
-DISRUPTED_BY_NODE = "TerminationByKubelet"
+NODE_RESTARTED, DISRUPTED_BY_NODE = "NodeRestarted", "TerminationByKubelet"
 
 
 class LocalPod:
@@ -78,6 +78,7 @@ class LocalPod:
         #: What it used so far.
         self.use = PodLooks(directory.path / "use.json", host.problem)
         self._writing = asyncio.Lock()
+        self._resizer = PodResizer(host, self._sync)
 
     @property
     def _every(self) -> tuple[ContainerTrack, ...]:
@@ -98,6 +99,7 @@ class LocalPod:
     def observe(self, pod: Pod) -> None:
         """Take note of a change of the pod."""
         self.pod = pod
+        self._resizer.wake()
         if pod.metadata.deletion_timestamp is None:
             return
         grace = pod.metadata.deletion_grace_period_seconds
@@ -305,6 +307,7 @@ class LocalPod:
         async with asyncio.TaskGroup() as watchers:
             seconds = self._host.options.progress_seconds
             reporter = watchers.create_task(self._reports.follow(seconds))
+            resizing = watchers.create_task(self._resizer.follow(lambda: self.pod, self._every))
             for track in self._inits:
                 await self._run_container(track, launches[track.spec.name])
                 if has_failed(track):
@@ -314,6 +317,7 @@ class LocalPod:
                     for track in self._tracks:
                         group.create_task(self._run_container(track, launches[track.spec.name]))
             reporter.cancel()
+            resizing.cancel()
         self._over = final_phase(self._every)
 
     async def _launches(self) -> dict[str, ContainerLaunch]:
@@ -374,6 +378,7 @@ class LocalPod:
         record = self._record
         assert record is not None
         while True:
+            launch = self._resizer.launch(self.pod, track.spec.name, launch)
             try:
                 path = self.directory.new_run(track.spec.name, track.restarts)
                 run = Run(path, self._host.boot)
@@ -475,6 +480,7 @@ class LocalPod:
             tuple(t.now(self.pod.metadata.uid) for t in tracks if not self._rejected)
             for tracks in (self._inits, self._tracks)
         )
+        amounts = self._host.amounts(self.pod)
         return PodNow(
             phase=self._over or (PodPhase.RUNNING if started else PodPhase.PENDING),
             containers=containers,
@@ -488,4 +494,7 @@ class LocalPod:
             disrupted=self._disrupted,
             use=self.use.text() if self._over else "",
             run=self._reports.run_text() if self._over else "",
+            actual=amounts.actual,
+            allocated=amounts.allocated,
+            resizing=() if self._over else amounts.conditions(),
         )

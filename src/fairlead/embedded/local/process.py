@@ -11,7 +11,7 @@ import asyncio
 import os
 import signal
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -226,6 +226,21 @@ class Run:
             limit = 0 if started.grouped else launch.memory_bytes
             self._measured = (shim_pid, limit)
         return self._measured if self._measured[1] else None
+
+    def limit_memory(self, limit_bytes: int, groups: MemoryGroups) -> None:
+        """Change the memory limit while it runs; OSError.
+
+        What had no limit before is measured from now on: it is in no control group.
+        """
+        launch, started = self._decode("launch.json", LaunchFile), self.started()
+        if launch is None:
+            return
+        if launch.group and started is not None and started.grouped:
+            groups.limit(Path(launch.group), limit_bytes)
+        path = self.path / "launch.json"
+        content = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        write_file(path, msgspec.json.encode({**content, "memoryBytes": limit_bytes}))
+        self._measured = None
 
     def kill_for_memory(self, used_bytes: int) -> None:
         """End the container, and note why; OSError when that cannot be noted."""

@@ -74,8 +74,8 @@ def charged(
 
     `Excess` when one does not allow it.
     """
-    if table == PODS and old is not None and is_terminating(old) == is_terminating(obj):
-        return []  # nothing else of a pod changes what it uses
+    if table == PODS and old is not None and _uses_the_same(old, obj):
+        return []
     usage: Amounts | None = None
     out: list[tuple[Obj, dict[str, str]]] = []
     for quota in quotas:
@@ -101,6 +101,12 @@ def charged(
         _check_limits(name, asked, used=used, hard=hard)
         out.append((quota, written(after)))
     return out
+
+
+def _uses_the_same(old: Obj, pod: Obj) -> bool:
+    """True for a pod that uses what it did, of the same quotas."""
+    is_same = is_terminating(old) == is_terminating(pod)
+    return is_same and usage_of(PODS, old) == usage_of(PODS, pod)
 
 
 def freed(quota: Obj, table: str, old: Obj, new: Obj | None) -> Amounts:

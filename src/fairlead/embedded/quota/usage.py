@@ -12,14 +12,21 @@ from fractions import Fraction
 from typing import Any
 
 from fairlead.api.kubernetes.claim_usage import CLASS_DEVICES, devices_by_class
-from fairlead.api.pods.pod_asks import HUGE_PAGES, POD_LEVEL, is_pod_level, together
+from fairlead.api.pods.pod_asks import (
+    HUGE_PAGES,
+    INFEASIBLE,
+    POD_LEVEL,
+    RESIZE_PENDING,
+    is_pod_level,
+    together,
+)
 from fairlead.api.pods.served_resources import (
     IMPLICIT,
     SERVED_CLAIM,
     ResourceClasses,
     served_claim_name,
 )
-from fairlead.api.values.amounts import ONE, Amount, Amounts, added, read_all
+from fairlead.api.values.amounts import ONE, Amount, Amounts, added, largest, read_all, written
 from fairlead.api.values.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.embedded.schema.values import as_map
 
@@ -134,7 +141,7 @@ def usage_of(table: str, obj: Obj, served: Served = NOTHING_SERVED) -> Amounts:
         out[table] = ONE
     spec = as_map(obj.get("spec"))
     if table == PODS and as_map(obj.get("status")).get("phase") not in _ENDED:
-        out |= _of_pod(spec)
+        out |= _of_pod(spec, as_map(obj.get("status")))
     elif table == SERVICES:
         out |= _of_service(spec)
     elif table == CLAIMS:
@@ -205,8 +212,52 @@ def pod_total(spec: Obj, kind: str, *, is_for_range: bool = False) -> Amounts:
     return added((total, overhead))
 
 
-def _of_pod(spec: Obj) -> Amounts:
+def _of_pod(spec: Obj, status: Obj) -> Amounts:
+    spec = _with_reported(spec, status)
     return of_compute(pod_total(spec, "requests"), pod_total(spec, "limits"))
+
+
+def _with_reported(spec: Obj, status: Obj) -> Obj:
+    """Return the spec with the amounts that count while its pod is resized: of what it says, of
+    what the node has allocated and of what the containers have, the largest.
+    """
+    states = {
+        state.get("name"): state
+        for field in ("containerStatuses", "initContainerStatuses")
+        for state in status.get(field) or ()
+    }
+    is_never = any(
+        c.get("type") == RESIZE_PENDING and c.get("reason") == INFEASIBLE
+        for c in status.get("conditions") or ()
+    )
+    out = {**spec}
+    if spec.get("resources"):
+        out["resources"] = _counted(spec["resources"], status, is_never=is_never)
+    for field in ("containers", "initContainers"):
+        out[field] = [
+            {
+                **each,
+                "resources": _counted(
+                    as_map(each.get("resources")), as_map(states.get(each.get("name"))),
+                    is_never=is_never,
+                ),
+            }
+            for each in spec.get(field) or ()
+        ]  # fmt: skip
+    return out
+
+
+def _counted(asked: Obj, state: Obj, *, is_never: bool) -> Obj:
+    has = state.get("resources")
+    if has is None:
+        return asked
+    parts: dict[str, list[Any]] = {
+        "requests": [state.get("allocatedResources"), as_map(has).get("requests")],
+        "limits": [as_map(has).get("limits")],
+    }
+    if not is_never:
+        parts = {kind: [asked.get(kind), *found] for kind, found in parts.items()}
+    return {kind: written(largest(map(read_all, found))) for kind, found in parts.items()}
 
 
 def of_compute(requests: Amounts, limits: Amounts) -> Amounts:

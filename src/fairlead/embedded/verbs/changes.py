@@ -11,6 +11,7 @@ import msgspec
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.kinds import strategy_of
+from fairlead.embedded.verbs.pod_resize import SUBRESOURCE
 
 Obj = dict[str, Any]
 
@@ -50,6 +51,8 @@ def restrict(info: ResourceInfo, old: Obj, new: Obj, sub: str) -> tuple[Obj, Obj
         kept_spec = dict(old.get("spec") or {})
         put_or_drop(kept_spec, "finalizers", (new.get("spec") or {}).get("finalizers"))
         return {**old, "spec": kept_spec, "metadata": kept}, kept
+    if sub == SUBRESOURCE:  # what of the spec counts, the strategy of pods decides
+        return {**old, "spec": new.get("spec"), "metadata": kept}, kept
     if (
         info.is_builtin
     ):  # custom resources: status only (apiextensions `customresource/status_strategy`)

@@ -21,7 +21,7 @@ from fairlead.decide.admission.pod_teams import TeamAnswer, judge_team
 from fairlead.embedded.builtins import NODES, PODS, PRIORITY_CLASSES
 from fairlead.embedded.quota import ANNOTATION, filled_spec
 from fairlead.embedded.storage.records import Record
-from fairlead.embedded.verbs import errors, pod_shapes, validation
+from fairlead.embedded.verbs import errors, pod_resize, pod_shapes, validation
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import Finding
 from fairlead.embedded.verbs.options import DeleteOptions
@@ -75,7 +75,9 @@ class PodStrategy(Strategy):
         return shape
 
     def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
-        """Default a changed spec; most of it may not change."""
+        """Default a changed spec; most of it may not change, and other parts by a resize."""
+        if sub == pod_resize.SUBRESOURCE:
+            return _admit_resize(context, old, new)
         if sub or new.get("spec") == old.get("spec"):
             return []
         spec = new["spec"] = default_pod_spec(new.get("spec") or {})
@@ -106,6 +108,14 @@ class PodStrategy(Strategy):
         if grace is None:
             grace = spec.get("terminationGracePeriodSeconds", GRACE_SECONDS_DEFAULT)
         return min(grace, GRACE_SECONDS_MAX) if grace >= 0 else 1
+
+
+def _admit_resize(context: Context, old: Obj, new: Obj) -> list[Finding]:
+    given = spec_of(new)
+    if new["metadata"].get("namespace") in context.ranges:
+        given = _with_ranges(context, dict(new["metadata"]), given)
+    new["spec"] = pod_resize.resized(old["spec"], default_pod_spec(given))
+    return [*pod_resize.resize_problems(old, new)]
 
 
 def _with_ranges(context: Context, metadata: Obj, given: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -44,15 +44,16 @@ BOUNDS = (_QUOTAS, builtins.LIMIT_RANGES)
 
 
 def admit(
-    context: Context, info: ResourceInfo, key: Key, obj: Obj, *, old: Obj | None = None
-) -> Sequence[Charge]:
+    context: Context, info: ResourceInfo, key: Key, obj: Obj, *, old: Obj | None = None,
+    is_resize: bool = False,
+) -> Sequence[Charge]:  # fmt: skip
     """Return what a new or changed object uses of the quotas of its namespace.
 
     Forbidden where one of them, or a limit range, does not allow it.
     """
     if old is not None and not may_count(info.name):
         return ()
-    if key[0] in context.ranges and (old is None or info is builtins.CLAIMS):
+    if key[0] in context.ranges and (old is None or is_resize or info is builtins.CLAIMS):
         _check_ranges(context, info, key, obj)
     if key[0] not in context.quotas:
         return ()

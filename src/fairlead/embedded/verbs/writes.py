@@ -20,7 +20,15 @@ from fairlead.embedded import builtins
 from fairlead.embedded.apply import ManagedFieldsEntry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
-from fairlead.embedded.verbs import changes, errors, field_owners, quotas, structural, validation
+from fairlead.embedded.verbs import (
+    changes,
+    errors,
+    field_owners,
+    pod_resize,
+    quotas,
+    structural,
+    validation,
+)
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import FieldProblem, Finding, ProblemType
 from fairlead.embedded.verbs.kinds import strategy_of
@@ -413,11 +421,11 @@ def _update(
         after = record.typed(info.type).metadata
         findings += validation.metadata_problems(info, after)
         findings += validation.metadata_update_problems(current.typed(info.type).metadata, after)
-    if not sub:
+    if sub in ("", pod_resize.SUBRESOURCE):
         findings += strategy_of(info).problems(new, record, None)
     if findings:
         raise errors.invalid(info, name, findings)
-    charges = () if sub else quotas.admit(context, info, current.key, new, old=old)
+    charges = _admitted_charges(context, info, old, new, sub=sub)
     if options.dry_run:
         return _dry(info, current.key, new, before["resourceVersion"])
     if record.is_deleting and changes.is_free(info, new):
@@ -430,6 +438,20 @@ def _update(
     context.store.put(info, record)
     quotas.store_charges(context, charges)
     return record
+
+
+def _admitted_charges(
+    context: Context, info: ResourceInfo, old: Obj, new: Obj, *, sub: str
+) -> Sequence[quotas.Charge]:
+    """Return what a changed object uses of quotas; Forbidden, also where a pod's node is full."""
+    is_resize = sub == pod_resize.SUBRESOURCE
+    if sub and not is_resize:
+        return ()
+    metadata = old["metadata"]
+    if is_resize:
+        pod_resize.check_node(context, metadata["name"], old, new)
+    key = metadata.get("namespace", ""), metadata["name"]
+    return quotas.admit(context, info, key, new, old=old, is_resize=is_resize)
 
 
 def _admit_update(

@@ -37,8 +37,9 @@ from fairlead.embedded.virtual.records import (
     Want,
     status_patch,
 )
+from fairlead.embedded.virtual.resizing import amounts_of
 from fairlead.embedded.virtual.stage_sampler import StageSampler, exit_code, resume_step
-from fairlead.embedded.virtual.status import PodPhase, pod_requests, terminated
+from fairlead.embedded.virtual.status import PodPhase, terminated
 from fairlead.model.asks.image_pulls import PULL_COMMAND, is_pull
 from fairlead.runtime.backoff import doubled
 from fairlead.runtime.clock import Clock
@@ -106,6 +107,7 @@ class PodLives:
             record.wants &= ~Want.STATUS
         elif not record.begun:
             self._begin(record)
+        self._resize(record)
 
     def forget(self, uid: str) -> None:
         """Take note that the pod is gone from the API."""
@@ -146,6 +148,7 @@ class PodLives:
             self._restarted(record)
         elif record.state is PodState.BOUND:
             self._try_start(record)
+        self._resize(record)
         if record.wants:
             self._write(record)
 
@@ -176,11 +179,9 @@ class PodLives:
 
     def _adopt(self, pod: Pod, node: VirtualNodeRecord) -> PodRecord:
         now = self._clock.now()
-        requests = pod_requests(pod)
         started = pod.status.start_time
-        record = PodRecord(
-            pod, node, requests, pod.status.pod_ip, parse_time(started) if started else now
-        )
+        since = parse_time(started) if started else now
+        record = PodRecord(pod, node, amounts_of(pod), pod.status.pod_ip, since)
         if record.address:
             self._addresses.adopt(record.address)
         self._by_uid[record.uid] = record
@@ -199,6 +200,15 @@ class PodLives:
     def _admit(self, record: PodRecord) -> None:
         record.admitted = True
         record.node.use.add(record.requests)
+
+    def _resize(self, record: PodRecord) -> None:
+        """Give the pod what its spec asks now, at once, if its node has room for that."""
+        if not record.admitted or record.state is PodState.TERMINATING:
+            return
+        amounts, now = record.amounts, self._clock.now()
+        if record.node.resizes.look(record.pod, amounts, now, partial(self._resize, record)):
+            amounts.actual, amounts.progress = amounts.allocated, None
+            self._want(record, Want.STATUS)
 
     def _begin(self, record: PodRecord) -> None:
         """First sight of a bound pod: admission, deadline, images."""
@@ -250,7 +260,7 @@ class PodLives:
             record.stage_at = now + drawn.seconds
             self._at(record, record.stage_at, self._start_due)
         if drawn is None or self._config.missing(record):
-            self._address(record)
+            record.address = record.address or self._addresses.take()
             self._want(record, Want.STATUS)
 
     def _continue(self, record: PodRecord) -> None:
@@ -278,7 +288,7 @@ class PodLives:
         if missing or not record.start_is_due:
             return
         self._config.leave(record)
-        self._address(record)
+        record.address = record.address or self._addresses.take()
         if (due_at := self._gates.begin(record, self._clock.now())) is not None:
             self._at(record, due_at, self._gate_due)
             self._want(record, Want.STATUS)
@@ -317,7 +327,7 @@ class PodLives:
             if spec is not None and drawn.stage.next.state is PodState.SUCCEEDED:
                 seconds = max(seconds - resumed * spec.step_seconds, 0.0)
             end_at = max(record.started_at + seconds, now)
-            record.stage_at = self._at_speed(record, end_at)
+            record.stage_at = record.node.at_speed(end_at, now)
             self._at(record, record.stage_at, self._finish_stage)
         if spec is not None and (spec.all_members or record.is_first):
             record.step = resumed + int((now - record.started_at) / spec.step_seconds)
@@ -339,7 +349,8 @@ class PodLives:
             return
         steps = spec.steps_to_report(record.step)
         record.step_next = record.step + steps
-        record.step_at = self._at_speed(record, self._clock.now() + steps * spec.step_seconds)
+        now = self._clock.now()
+        record.step_at = record.node.at_speed(now + steps * spec.step_seconds, now)
         self._at(record, record.step_at, self._progress_due)
 
     def _progress_due(self, record: PodRecord) -> None:
@@ -352,13 +363,8 @@ class PodLives:
     def _finish_stage(self, record: PodRecord) -> None:
         stage = record.stage
         assert stage is not None
-        self._finish(
-            record,
-            exit_code(record.pod, stage),
-            signal=stage.next.signal,
-            reason=stage.next.reason,
-            message=stage.next.message,
-        )
+        code, end = exit_code(record.pod, stage), stage.next
+        self._finish(record, code, signal=end.signal, reason=end.reason, message=end.message)
 
     def _finish(
         self, record: PodRecord, code: int, *, signal: int = 0, reason: str = "", message: str = ""
@@ -465,7 +471,9 @@ class PodLives:
         self._images.leave(record.uid)
         if record.admitted:
             record.admitted = False
+            record.node.resizes.leave(record.uid)
             record.node.use.remove(record.requests)
+            record.node.resizes.room_came()
         self._config.leave(record)
 
     # Small parts
@@ -479,20 +487,9 @@ class PodLives:
 
         self._timer(instant, fire)
 
-    def _at_speed(self, record: PodRecord, instant: float) -> float:
-        """Return when work is done on the pod's node that takes until an instant at full speed."""
-        if record.node.speed == 1.0:
-            return instant
-        now = self._clock.now()
-        return now + (instant - now) / record.node.speed
-
     def _want(self, record: PodRecord, want: Want) -> None:
         record.wants |= want
         self._write(record)
-
-    def _address(self, record: PodRecord) -> None:
-        if not record.address:
-            record.address = self._addresses.take()
 
     def status(self, record: PodRecord) -> dict[str, Any]:
         """Return the patch that writes the record's present state."""

@@ -15,6 +15,7 @@ from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.api.values import quantity
 from fairlead.api.values.times import parse_time
 from fairlead.embedded.virtual.profile import PodState, Stage, UseSpec
+from fairlead.embedded.virtual.resizing import NodeResizes, PodAmounts
 from fairlead.embedded.virtual.status import (
     ContainerNow,
     ContainerStateNow,
@@ -67,6 +68,7 @@ class VirtualNodeRecord:
     name: str
     address: str
     use: NodeClaims
+    resizes: NodeResizes
     fault: NodeFault | None = None
     readiness: Readiness = Readiness.READY
     #: GPUs that have failed; the node offers the others.
@@ -86,6 +88,10 @@ class VirtualNodeRecord:
     #: The machine is gone for good: nothing mends it.
     is_ended: bool = False
 
+    def at_speed(self, instant: float, now: float) -> float:
+        """Return when work is done on it that takes until an instant at full speed."""
+        return instant if self.speed == 1.0 else now + (instant - now) / self.speed
+
     @property
     def state(self) -> NodeState:
         """What is to be written of it: readiness, GPUs lost, versions of images and devices."""
@@ -102,7 +108,7 @@ class PodRecord:
 
     pod: Pod
     node: VirtualNodeRecord
-    requests: dict[str, int]
+    amounts: PodAmounts
     address: str
     bound_at: float
     state: PodState = PodState.BOUND
@@ -132,6 +138,11 @@ class PodRecord:
     queued: bool = False
     writing: bool = False
     failures: int = 0
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """What is allocated to the pod."""
+        return self.amounts.requests
 
     @property
     def uid(self) -> str:
@@ -220,6 +231,9 @@ def status_patch(record: PodRecord, waits_for: str, use: UseSpec | None = None) 
         record.disrupted,
         _use_text(record, use),
         inits,
+        actual=record.amounts.actual,
+        allocated=record.amounts.allocated,
+        resizing=() if record.is_over else record.amounts.conditions(),
     )
     return pod_patch(record.pod, now)
 
@@ -323,9 +337,8 @@ def node_record(node: Node) -> VirtualNodeRecord:
     """
     allocatable = quantity.resources_to_base(node.status.allocatable)
     addresses = [a.address for a in node.status.addresses if a.type == "InternalIP"]
-    record = VirtualNodeRecord(
-        node.metadata.name, addresses[0] if addresses else "", NodeClaims(allocatable)
-    )
+    address, use = addresses[0] if addresses else "", NodeClaims(allocatable)
+    record = VirtualNodeRecord(node.metadata.name, address, use, NodeResizes(use))
     conditions = {c.type: c for c in node.status.conditions}
     ready = conditions.get(names.READY)
     if ready is not None and ready.status != Readiness.READY.value:

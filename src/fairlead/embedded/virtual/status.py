@@ -14,8 +14,9 @@ from functools import cache
 from typing import Any
 
 from fairlead.api import names
-from fairlead.api.kubernetes.core import Pod
+from fairlead.api.kubernetes.core import Container, Pod, PodSpec
 from fairlead.api.meta import to_wire
+from fairlead.api.pods.pod_asks import RESIZE_PENDING
 from fairlead.api.values.times import format_time
 from fairlead.model.asks.requests import RequestReader
 
@@ -71,7 +72,10 @@ class ContainerNow:
 
 
 #: Conditions of a pod that its node writes.
-_NODE_CONDITIONS = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+RESIZE_IN_PROGRESS = "PodResizeInProgress"
+_NODE_CONDITIONS = (
+    "PodScheduled", "Initialized", "ContainersReady", "Ready", RESIZE_PENDING, RESIZE_IN_PROGRESS,
+)  # fmt: skip
 
 
 class PodPhase(Enum):
@@ -105,6 +109,11 @@ class PodNow:
     init_containers: tuple[ContainerNow, ...] = ()
     #: What its program reported of its run, as JSON of `api.run_facts.RunFacts`.
     run: str = ""
+    #: What it has and what the node has allocated to it, as specs; None: as its spec says.
+    actual: PodSpec | None = None
+    allocated: PodSpec | None = None
+    #: The conditions of a resize that is open.
+    resizing: tuple[dict[str, Any], ...] = ()
 
 
 def terminated(
@@ -136,11 +145,18 @@ def pod_patch(pod: Pod, now: PodNow) -> dict[str, Any]:
         "phase": now.phase.value,
         "hostIP": now.host_ip,
         "startTime": format_time(now.bound_at),
-        "conditions": [*_conditions(now, is_ready=ready), *_kept_conditions(pod, now)],
-        "containerStatuses": [_container(c) for c in now.containers],
-    }
+        "conditions": [
+            *_conditions(now, is_ready=ready), *now.resizing, *_kept_conditions(pod, now)
+        ],
+    }  # fmt: skip
+    actual, allocated = now.actual or pod.spec, now.allocated or pod.spec
+    amounts = _amounts(actual, allocated)
+    status["containerStatuses"] = [_container(c, amounts) for c in now.containers]
     if now.init_containers:
-        status["initContainerStatuses"] = [_container(c) for c in now.init_containers]
+        status["initContainerStatuses"] = [_container(c, amounts) for c in now.init_containers]
+    if now.containers and actual.resources is not None and allocated.resources is not None:
+        status["resources"] = to_wire(actual.resources)
+        status["allocatedResources"] = dict(allocated.resources.requests)
     if now.pod_ip:
         status["podIP"] = now.pod_ip
         status["podIPs"] = [{"ip": now.pod_ip}]
@@ -197,7 +213,19 @@ def _kept_conditions(pod: Pod, now: PodNow) -> list[dict[str, Any]]:
     return [to_wire(c) for c in pod.status.conditions if c.type not in ours]
 
 
-def _container(container: ContainerNow) -> dict[str, Any]:
+def _amounts(actual: PodSpec, allocated: PodSpec) -> dict[str, tuple[Container, Container]]:
+    """Return each container as it is and as it is allocated, by name."""
+    pairs = zip(
+        (*actual.containers, *actual.init_containers),
+        (*allocated.containers, *allocated.init_containers),
+        strict=True,
+    )
+    return {one.name: (one, other) for one, other in pairs}
+
+
+def _container(
+    container: ContainerNow, amounts: Mapping[str, tuple[Container, Container]]
+) -> dict[str, Any]:
     running = isinstance(container.state, Running)
     out: dict[str, Any] = {
         "name": container.name,
@@ -208,6 +236,11 @@ def _container(container: ContainerNow) -> dict[str, Any]:
         "imageID": container.image_id,
         "state": _state(container.state),
     }
+    if container.name in amounts:
+        actual, allocated = amounts[container.name]
+        out["resources"] = to_wire(actual.resources)
+        if allocated.resources.requests:
+            out["allocatedResources"] = dict(allocated.resources.requests)
     if container.container_id:
         out["containerID"] = container.container_id
     if container.last is not None:
@@ -292,6 +325,11 @@ def taints_for(
 def pod_requests(pod: Pod) -> dict[str, int]:
     """Return what the pod claims of a node, in base units, one of `pods` included."""
     return dict(_reader().pod_request(pod))
+
+
+def spec_requests(spec: PodSpec) -> dict[str, int]:
+    """Return what a pod with this spec claims of a node while nothing of it is resized."""
+    return dict(_reader().request(spec))
 
 
 @cache
