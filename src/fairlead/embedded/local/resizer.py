@@ -18,7 +18,7 @@ from fairlead.embedded.local.host import PodHost
 from fairlead.embedded.local.memory import above_limit
 from fairlead.embedded.local.process import Run
 from fairlead.embedded.local.track import ContainerTrack
-from fairlead.embedded.virtual.resizing import PodAmounts, Waits
+from fairlead.embedded.virtual.resizing import PodAmounts, ResizeReason
 
 
 class PodResizer:
@@ -55,7 +55,9 @@ class PodResizer:
     def _report(self, pod: Pod, amounts: PodAmounts) -> None:
         pending = amounts.pending
         if pending is not None:
-            reason = "ResizeDeferred" if pending.reason is Waits.DEFERRED else "ResizeInfeasible"
+            reason = (
+                "ResizeDeferred" if pending.reason is ResizeReason.DEFERRED else "ResizeInfeasible"
+            )
             self._host.event(pod, reason, pending.message, warning=True)
         elif not amounts.is_settled:
             self._host.event(pod, "ResizeStarted", "the pod's new amounts are allocated")

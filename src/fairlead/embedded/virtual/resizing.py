@@ -31,7 +31,7 @@ RESTART_CONTAINER = "RestartContainer"
 _ERROR = "Error"
 
 
-class Waits(Enum):
+class ResizeReason(Enum):
     """Why a resize has not begun: reasons of the condition PodResizePending."""
 
     DEFERRED = "Deferred"
@@ -42,7 +42,7 @@ class Waits(Enum):
 class ResizePending:
     """A resize that the node has not begun."""
 
-    reason: Waits
+    reason: ResizeReason
     message: str
     since: float
     generation: int
@@ -181,7 +181,7 @@ class NodeResizes:
         is_same = before is not None and before.reason is reason
         since = before.since if before is not None and is_same else now
         amounts.pending = ResizePending(reason, message, since, pod.metadata.generation)
-        if reason is Waits.DEFERRED:
+        if reason is ResizeReason.DEFERRED:
             self._waiting[uid] = _Waiting(pod, amounts, retry)
         else:
             self._waiting.pop(uid, None)
@@ -189,10 +189,10 @@ class NodeResizes:
 
     def _refusal(
         self, pod: Pod, amounts: PodAmounts, asked: Mapping[str, int]
-    ) -> tuple[Waits, str] | None:
+    ) -> tuple[ResizeReason, str] | None:
         if name := _restarted(pod.spec, amounts.allocated):
             why = f"container {name} would have to be restarted (resizePolicy {RESTART_CONTAINER})"
-            return Waits.INFEASIBLE, f"{why}: this node resizes in place only"
+            return ResizeReason.INFEASIBLE, f"{why}: this node resizes in place only"
         self.use.remove(amounts.requests)
         lacking = self.use.lacks(asked)
         message = self.use.message(lacking, asked) if lacking else ""
@@ -200,7 +200,7 @@ class NodeResizes:
         if not lacking:
             return None
         is_never = asked[lacking] > self.use.allocatable.get(lacking, 0)
-        return (Waits.INFEASIBLE if is_never else Waits.DEFERRED), message
+        return (ResizeReason.INFEASIBLE if is_never else ResizeReason.DEFERRED), message
 
     def leave(self, uid: str) -> None:
         """Forget a pod that has ended, or is ending."""
