@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from fairlead.api.jobs.job import Checkpoint
 from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.api.values.times import format_time
 from fairlead.model.claimed.job_claims import NO_CLAIMS, Claims, claims_of
 from fairlead.model.claimed.volumes import (
     DeletedClaim,
@@ -21,7 +22,7 @@ from fairlead.model.claimed.volumes import (
 )
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.phase import Phase
-from fairlead.testing.builders import make_job, make_node, make_role
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_role
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
 
 WHERE = {"a1": "a", "a2": "a", "b1": "b"}
@@ -38,6 +39,12 @@ def reachable(table: VolumeTable, *claims: str) -> list[str] | UnusableClaim:
     labels = state.table.labels
     is_near = labels.reached(found[0].shared, slots)
     return [state.table.names[slot] for slot in slots[is_near]]
+
+
+def deleted(volume: PersistentVolume) -> PersistentVolume:
+    """Return a volume that is being deleted."""
+    metadata = replace(volume.metadata, deletion_timestamp=format_time(EPOCH))
+    return replace(volume, metadata=metadata)
 
 
 @pytest.mark.parametrize(("claim", "volumes", "classes", "expected"), [
@@ -77,6 +84,12 @@ def reachable(table: VolumeTable, *claims: str) -> list[str] | UnusableClaim:
      [make_volume("v", nodes=["a1"], storage_class="s"),
       make_volume("w", nodes=["b1"], storage_class="s", modes=["ReadWriteOnce"])],
      [make_storage_class("s", makes=False)], ["b1"]),
+    (make_claim("c", storage_class="s"),
+     [deleted(make_volume("v", nodes=["a1"], storage_class="s")),
+      make_volume("w", nodes=["b1"], storage_class="s")],
+     [make_storage_class("s", makes=False)], ["b1"]),
+    (make_claim("c", storage_class="s"), [deleted(make_volume("v", storage_class="s"))],
+     [make_storage_class("s", makes=False)], VolumelessClaim("c", "s")),
     (make_claim("c", storage_class="s"), [make_volume("v", storage_class="s", phase="Released")],
      [make_storage_class("s", makes=False)], VolumelessClaim("c", "s")),
     (make_claim("c", storage_class="s"), [make_volume("v", nodes=["b1"], storage_class="s")],
