@@ -1,4 +1,4 @@
-"""Small charts as inline SVG: lines, stacked areas and cumulative distributions (pure).
+"""Small charts as inline SVG: lines, stacked areas, distributions, points and courses (pure).
 
 A page with charts is one file that opens anywhere and loads nothing, or one whose policy forbids
 inline styles, so they are drawn here: two hundred lines of SVG instead of megabytes of a script
@@ -11,6 +11,7 @@ import html
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairlead.decide.words import duration
 from fairlead.terminal import escaped
@@ -133,7 +134,7 @@ def _frame(title: str, body: list[str], names: Sequence[str], look: ChartLook = 
     size = f"0 0 {look.width} {look.height}"
     svg = f'<svg viewBox="{size}" role="img" aria-label="{markup(title)}">'
     return (
-        f"<figure><figcaption>{markup(title)}</figcaption>{svg}{''.join(body)}</svg>"
+        f'<figure tabindex="0"><figcaption>{markup(title)}</figcaption>{svg}{"".join(body)}</svg>'
         f'<div class="legend">{legend}</div></figure>'
     )
 
@@ -252,3 +253,79 @@ def distribution_chart(title: str, groups: Sequence[tuple[str, Sequence[float]]]
         points.append((x(max(values[-1], 1.0)), y(1.0)))
         body.append(_line([points], COLORS[i % len(COLORS)]))
     return _frame(title, body, [name for name, _ in groups])
+
+
+class PointGroup(NamedTuple):
+    """A named row of points, each as (x, y, what it is)."""
+
+    name: str
+    points: Sequence[tuple[float, float, str]]
+
+
+#: Larger values are no part of a chart of points, and a smaller spread is none.
+_VALUE_MAX, _SPREAD_MIN = 1e100, 1e-9
+#: Positive values that differ by so much have a logarithmic axis.
+_LOG_RATIO = 100.0
+
+
+def point_chart(
+    title: str, groups: Sequence[PointGroup], look: ChartLook = _LOOK, *, is_joined: bool = False
+) -> str:
+    """Return a chart of points, or with `is_joined` of a line through each group's points.
+
+    Both axes show the range of the values. That of x is logarithmic where all are positive and
+    differ by a factor of 100. What is no finite number, or above 1e100, is left out. Groups have
+    names in the legend where they are several.
+    """
+    drawn = [PointGroup(name, [p for p in own if _is_shown(p)]) for name, own in groups]
+    points = [point for group in drawn for point in group.points]
+    if not points:
+        return no_data(title, look=look)
+    low, high = _range([x for x, _, _ in points])
+    is_log = not is_joined and low > 1 / _VALUE_MAX and high / low >= _LOG_RATIO
+    x = look.across(low, high, is_log=is_log)
+    least, most = _range([y for _, y, _ in points])
+    ticks = _ticks(least, most)
+    if ticks[-1] < most:
+        ticks.append(2 * ticks[-1] - ticks[-2])
+    y = look.upward(ticks[0], ticks[-1])
+    marks = _decades(low, high) if is_log else [(each, number(each)) for each in _steps(low, high)]
+    body = _axes(x, y, marks, [(t, look.form(t)) for t in ticks])
+    for i, (_, own) in enumerate(drawn):
+        color = COLORS[i % len(COLORS)]
+        if is_joined and own:
+            body.append(_line([[(x(a), y(b)) for a, b, _ in own]], color))
+        elif own:
+            body.append(f'<g fill="{color}" fill-opacity=".7">')
+            body += [
+                f'<circle cx="{x(a):.1f}" cy="{y(b):.1f}" r="4"><title>{markup(what)}</title>'
+                "</circle>"
+                for a, b, what in own
+            ]
+            body.append("</g>")
+    return _frame(title, body, [group.name for group in drawn] if len(drawn) > 1 else (), look)
+
+
+def _is_shown(point: tuple[float, float, str]) -> bool:
+    return all(abs(value) <= _VALUE_MAX for value in point[:2])  # not for what is no number
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Return the least and the largest value, or two around them where they are the same."""
+    low, high = min(values), max(values)
+    size = max(abs(low), abs(high), 1 / _VALUE_MAX)
+    if high - low > _SPREAD_MIN * size:
+        return low, high
+    return low - size / 2, high + size / 2
+
+
+def _steps(low: float, high: float) -> list[float]:
+    """Return the round values of an axis that are within its ends."""
+    return [each for each in _ticks(low, high) if low <= each <= high]
+
+
+def _decades(low: float, high: float) -> list[tuple[float, str]]:
+    """Return at most seven powers of ten within the ends of a logarithmic axis."""
+    first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
+    step = max(1, -(-(last - first) // 6))
+    return [(10.0**power, f"{10.0**power:g}") for power in range(first, last + 1, step)]

@@ -157,7 +157,7 @@ async def test_usage_is_a_table_charts_and_a_file_of_the_same_hours() -> None:
         assert browser.questions.usages == [UsageQuestion("", ("user",), 90 * 86_400)]
         assert "2,500.0" in page
         assert "96.5" in page
-        assert page.count("<figure>") == 2
+        assert page.count("<figure") == 2
         assert '<path d="M' in page
         row = page[page.index(">vision</td>") :][:300]
         assert re.findall(r'<td class="n">([^<]*)</td>', row)[:4] == ["4", "1m", "2h", "2h"]
@@ -177,7 +177,7 @@ async def test_usage_of_a_history_that_is_read_slowly_or_not_at_all_says_so() ->
         browser.questions.used = UsageSums(0.0, problem="you may not read the history")
         page = await browser.page("/usage")
         assert "you may not read the history" in page
-        assert "<figure>" not in page
+        assert "<figure" not in page
         assert (await browser.get("/usage.csv"))[0].status == 404
 
 

@@ -28,7 +28,7 @@ from fairlead.web.session import LINK_SECONDS_MAX, SESSION_SECONDS_MAX
 pytestmark = pytest.mark.e2e
 PAGES = ("/", "/jobs", "/jobs/default/train", "/arrays", "/cluster", "/nodes/n1", "/live?of=/",
          "/teams", "/teams/vision", "/fleet", "/doctor", "/usage", "/usage.csv",
-         "/decisions", "/decisions/7/file", "/network",
+         "/decisions", "/decisions/7/file", "/network", "/runs", "/runs/show",
          "/logs/default/train", "/nowhere")  # fmt: skip
 SCRIPT = "<script>alert(1)</script>"
 BYTES_MAX = 300_000
@@ -442,7 +442,7 @@ async def test_pages_have_landmarks_headings_and_tables_with_headers() -> None:
         await browser.sign_in()
         for path in ("/", "/jobs", "/jobs/default/train", "/arrays", "/cluster", "/nodes/n1",
                      "/teams", "/fleet", "/network", "/doctor", "/decisions",
-                     "/usage"):  # fmt: skip
+                     "/usage", "/runs", "/runs/show"):  # fmt: skip
             text = await browser.page(path)
             for landmark in ("<header", "<nav aria-label", "<main", "<footer", 'lang="en"'):
                 assert landmark in text, (path, landmark)

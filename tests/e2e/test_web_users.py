@@ -79,7 +79,7 @@ def world() -> Iterator[tuple[Resource[Any], Any]]:
 ADDRESSES = (
     "/", "/jobs", "/jobs?namespace=b", "/jobs?user=bob", "/jobs?q=hidden", "/jobs?node=n1",
     "/arrays", "/cluster", "/nodes/n1", "/teams", "/fleet", "/network", "/doctor",
-    "/usage?namespace=b",
+    "/usage?namespace=b", "/runs?namespace=b", "/runs?q=hidden",
 )  # fmt: skip
 NAMED = ("/change/cancel/b/{}", "/arrays/b/{}-array", "/jobs/b/{}", "/nodes/{}", "/teams/{}")
 
@@ -95,6 +95,9 @@ async def test_a_user_sees_nothing_of_a_namespace_that_he_may_not_list_at_any_ad
                 found = [await browser.get(path.format(each)) for each in (SECRET, "no-such-one")]
                 assert [answer.status for answer, _ in found] == [404, 404]
                 assert found[0][1].replace(SECRET, "no-such-one") == found[1][1]
+            pages = [(await browser.get(f"/runs/show?run=b/{each}"))[1].partition("<h1>")[2]
+                     for each in (SECRET, "no-such-one")]  # fmt: skip
+            assert pages[0].replace(SECRET, "no-such-one") == pages[1]
         assert SECRET in await bob.page("/jobs")
         assert "own-work" not in await bob.page("/jobs")
         assert "own-work" in await ada.page("/jobs")

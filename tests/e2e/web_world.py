@@ -36,6 +36,9 @@ from fairlead.web.questions import (
     Answered,
     ChangeResult,
     LatestDecisions,
+    PastJob,
+    PastRuns,
+    RunsQuestion,
     TooManyLogs,
     UsageQuestion,
     UsageSums,
@@ -71,6 +74,9 @@ class ScriptedQuestions:
     usages: list[UsageQuestion] = field(default_factory=list)
     uses: dict[str, TeamUse] | None = None
     decided: LatestDecisions | None = None
+    past: PastRuns | None = None
+    runs_asked: list[RunsQuestion] = field(default_factory=list)
+    past_jobs: dict[ObjectKey, PastJob] = field(default_factory=dict)
     #: A token for each log that has begun, and for each that has ended.
     begun: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     ended: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
@@ -90,6 +96,19 @@ class ScriptedQuestions:
         """Return what the test has set: None while the history is being read."""
         self.usages.append(question)
         return self.used
+
+    async def runs(
+        self, question: RunsQuestion, *, patience_seconds: float | None = None
+    ) -> PastRuns | None:
+        """Return what the test has set: None while the history is being read."""
+        self.runs_asked.append(question)
+        return self.past
+
+    async def past_job(
+        self, key: ObjectKey, *, patience_seconds: float | None = None
+    ) -> PastJob | None:
+        """Return what the test has set: None while the history is being read."""
+        return self.past_jobs.get(key)
 
     async def decisions(self, *, patience_seconds: float | None = None) -> LatestDecisions | None:
         """Return what the test has set: None while the scheduler is being asked."""

@@ -35,6 +35,7 @@ from fairlead.api.resources import (
 )
 from fairlead.api.status import ApiError
 from fairlead.cli.views.jobs import state_of, where_or_why
+from fairlead.cli.views.runs import run_line
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.client import Client
@@ -64,12 +65,11 @@ class PerJob(Generic[V]):
     def of(self, job: Job) -> V:
         """Return it; of a job that is not the mirror's, without keeping it."""
         key = job.metadata.key
-        found = self._values.get(key)
-        if found is None or self._jobs.get(*key) is not job:
-            found = self._compute(job)
-            if self._jobs.get(*key) is job:
-                self._values[key] = found
-        return found
+        if self._jobs.get(*key) is not job:
+            return self._compute(job)
+        if key not in self._values:
+            self._values[key] = self._compute(job)
+        return self._values[key]
 
     def _drop(self, change: Change[Job]) -> None:
         self._values.pop(change.key, None)
@@ -107,6 +107,7 @@ class WebMirrors:
         self.gpus = PerJob(self.jobs, gpu_count)
         #: What a search looks at, in lower case: names, state, user, team, where or why.
         self.words = PerJob(self.jobs, _words)
+        self.runs = PerJob(self.jobs, run_line)
         self.arrays: Mirror[JobArray] = make(JOB_ARRAYS, space)
         self.nodes: Mirror[Node] = make(NODES)
         self.reports: Mirror[NodeReport] = make(NODE_REPORTS)

@@ -10,22 +10,19 @@ and shared by all who look at the job.
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections.abc import (
     AsyncGenerator,
     Callable,
-    Coroutine,
     Hashable,
-    Iterator,
     Mapping,
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from fairlead.api.cluster.team import TeamUse
+from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import PRIORITY_CLASSES
@@ -36,10 +33,9 @@ from fairlead.api.reviews import (
     ResourceAttributes,
 )
 from fairlead.api.status import ApiError
-from fairlead.app.messages import DecisionLine
+from fairlead.app.messages import DecisionLine, RunLine
 from fairlead.cli.cluster.answers import ask_teams
-from fairlead.cli.cluster.archive import Archive
-from fairlead.cli.cluster.embedded import LogPart, is_embedded, stream_logs
+from fairlead.cli.cluster.embedded import LogPart
 from fairlead.cli.commands.decisions import read_decision, read_decisions
 from fairlead.cli.commands.usage import UsageRecords, read_records
 from fairlead.cli.commands.why import Asking, JobAnswer
@@ -47,17 +43,16 @@ from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.text import wrapped
 from fairlead.cli.job_request.flags import Flag
-from fairlead.cli.records.memberlogs import MemberLogs
+from fairlead.cli.records.past import past_runs, present_or_past_job
 from fairlead.cli.views.usage import Totals, Waits, waits_of
 from fairlead.cli.views.why import FACT_INDENT
 from fairlead.decide.verdict import ObjectKey
 from fairlead.input.errors import CliError
-from fairlead.kube.blocking import connect_to
 from fairlead.kube.kubeconfig import Connection
-from fairlead.kube.protocol import HttpOptions
 from fairlead.model.asks.priorities import SYSTEM_PREFIX
 from fairlead.runtime.clock import Clock
 from fairlead.web.changes import ChangeOrder, make_change
+from fairlead.web.followed_log import FollowedLog
 
 #: Answers are kept for so long, and so many of them.
 ANSWER_SECONDS, ANSWERS_MAX = 10.0, 256
@@ -65,9 +60,10 @@ ANSWER_SECONDS, ANSWERS_MAX = 10.0, 256
 DECISIONS_MAX = 100
 #: Reading the history may take minutes, and it changes slowly.
 USAGE_SECONDS = 300.0
+#: Runs that have ended are read again so often, and at most so many of the latest.
+RUNS_SECONDS, RUNS_MAX = 30.0, 10_000
 #: Logs that are followed at a time, each by a thread.
 FOLLOWED_MAX = 16
-_PIECES_MAX = 64
 #: Of the text of an answer, as on a terminal of this width.
 _COLUMNS = 80
 
@@ -115,6 +111,34 @@ class UsageSums:
     weeks: Totals = field(default_factory=dict[tuple[str, ...], tuple[float, ...]])
     waits: Waits = field(default_factory=dict[str, Sequence[float]])
     is_cut: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RunsQuestion:
+    """Which runs that have ended: of a namespace ("": all), with a tag ("": any), since so many
+    seconds ago (0: whenever).
+    """
+
+    namespace: str
+    tag: str = ""
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PastRuns:
+    """Runs that have ended, the latest first; `problem` says why there are none."""
+
+    lines: Sequence[RunLine] = ()
+    is_cut: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PastJob:
+    """A job that may have ended; `problem` says why there is none."""
+
+    job: Job | None = None
     problem: str = ""
 
 
@@ -197,14 +221,14 @@ class QuestionThreads:
         self.asking = ThreadPoolExecutor(asking, thread_name_prefix="why")
         self.reading = ThreadPoolExecutor(1, thread_name_prefix="history")
         self.following = ThreadPoolExecutor(following, thread_name_prefix="logs")
-        self._feeds: dict[_Feed, asyncio.Future[None]] = {}
+        self._feeds: dict[FollowedLog, asyncio.Future[None]] = {}
 
     @property
     def has_room(self) -> bool:
         """True where one more log may be followed."""
         return len(self._feeds) < self.following_max
 
-    def follow(self, feed: _Feed, key: ObjectKey, query: LogPart) -> asyncio.Future[None]:
+    def follow(self, feed: FollowedLog, key: ObjectKey, query: LogPart) -> asyncio.Future[None]:
         """Read a log in a thread of its own until its end; return that end."""
         loop = asyncio.get_running_loop()
         running = loop.run_in_executor(self.following, feed.run, key, query)
@@ -250,6 +274,8 @@ class Questions:
         self._classes = shared(self._ask_classes, threads.asking, ANSWER_SECONDS)
         self._supposed = shared(self._ask_supposed, threads.asking, ANSWER_SECONDS)
         self._usages = shared(self._ask_usage, threads.reading, USAGE_SECONDS)
+        self._runs = shared(self._ask_runs, threads.reading, RUNS_SECONDS)
+        self._jobs = shared(self._ask_job, threads.reading, RUNS_SECONDS)
 
     def _has_come(self) -> None:
         self.answered()
@@ -274,6 +300,18 @@ class Questions:
         """Return the sums of `fairlead usage`, as `SharedAnswers.of`."""
         return await self._usages.of(question, patience_seconds=patience_seconds)
 
+    async def runs(
+        self, question: RunsQuestion, *, patience_seconds: float | None = None
+    ) -> PastRuns | None:
+        """Return the runs that have ended, as `SharedAnswers.of`."""
+        return await self._runs.of(question, patience_seconds=patience_seconds)
+
+    async def past_job(
+        self, key: ObjectKey, *, patience_seconds: float | None = None
+    ) -> PastJob | None:
+        """Return the job that `fairlead runs show` shows, as `SharedAnswers.of`."""
+        return await self._jobs.of(key, patience_seconds=patience_seconds)
+
     async def decisions(self, *, patience_seconds: float | None = None) -> LatestDecisions | None:
         """Return what `fairlead decisions` lists, as `SharedAnswers.of`."""
         return await self._decisions.of((), patience_seconds=patience_seconds)
@@ -296,9 +334,9 @@ class Questions:
             return LatestDecisions(problem=str(error))
 
     def _ask_usage(self, question: UsageQuestion) -> UsageSums:
-        until, space = self._clock.now(), question.namespace
+        until = self._clock.now()
         begin = until - question.seconds
-        common = replace(self._common, namespace=space, all_namespaces=not space)
+        common = self._in_namespace(question.namespace)
         try:
             records: UsageRecords = read_records(common, "", begin)
         except (CliError, ApiError) as error:
@@ -308,6 +346,25 @@ class Questions:
             records.totals(("week", "team"), begin, until), waits_of(records.lines),
             is_cut=records.is_cut,
         )  # fmt: skip
+
+    def _in_namespace(self, space: str) -> Common:
+        return replace(self._common, namespace=space, all_namespaces=not space)
+
+    def _ask_runs(self, question: RunsQuestion) -> PastRuns:
+        query = {"limit": str(RUNS_MAX), **({"tag": question.tag} if question.tag else {})}
+        if question.seconds:
+            query["since"] = f"{self._clock.now() - question.seconds:.3f}"
+        try:
+            lines = past_runs(self._in_namespace(question.namespace), "", query)
+        except (CliError, ApiError) as error:
+            return PastRuns(problem=str(error))
+        return PastRuns(lines, is_cut=len(lines) == RUNS_MAX)
+
+    def _ask_job(self, key: ObjectKey) -> PastJob:
+        try:
+            return PastJob(present_or_past_job(self._in_namespace(key[0]), "", key[1]))
+        except (CliError, ApiError) as error:
+            return PastJob(problem=str(error))
 
     def _ask_why(self, key: ObjectKey) -> Answered:
         at = self._clock.now()
@@ -398,7 +455,7 @@ class Questions:
         """Yield what a job's members write, as `fairlead logs` has it; TooManyLogs."""
         if self._followed >= self._followed_max or not self._threads.has_room:
             raise TooManyLogs
-        feed = _Feed(self._connection, asyncio.get_running_loop())
+        feed = FollowedLog(self._connection, asyncio.get_running_loop())
         self._followed += 1
         running = self._threads.follow(feed, key, query)
         running.add_done_callback(self._has_ended)
@@ -410,71 +467,3 @@ class Questions:
 
     def _has_ended(self, _: asyncio.Future[None]) -> None:
         self._followed -= 1
-
-
-class _Feed:
-    """One log that is read by a thread. Stopping it closes its connections under it."""
-
-    def __init__(self, connection: Connection, loop: asyncio.AbstractEventLoop) -> None:
-        self.pieces: asyncio.Queue[bytes | None] = asyncio.Queue(_PIECES_MAX)
-        self._connection, self._loop = connection, loop
-        self._sockets: list[socket.socket] = []
-        self._is_stopped = False
-
-    def run(self, key: ObjectKey, query: LogPart) -> None:
-        """Read to the end, in a thread."""
-        api = Api(self._connection, connect=self._connect)
-        try:
-            for piece in self._chunks(api, key, query):
-                if not self._put(piece):
-                    return
-        except (CliError, ApiError) as error:
-            self._put(f"\n[{error}]\n".encode())
-        finally:
-            api.close()
-            self._put(None)
-
-    def stop(self) -> None:
-        """Have the thread end soon; harmless when repeated."""
-        self._is_stopped = True
-        while not self.pieces.empty():
-            self.pieces.get_nowait()
-        for each in tuple(self._sockets):
-            _cut(each)
-
-    def _chunks(self, api: Api, key: ObjectKey, query: LogPart) -> Iterator[bytes]:
-        if is_embedded(api):
-            return stream_logs(api, key, query)
-        return MemberLogs(api, Archive(api, ""), key, query, self._note).stream()
-
-    def _note(self, text: str) -> None:
-        self._put(f"[{text}]\n".encode())
-
-    def _connect(self, connection: Connection, options: HttpOptions) -> socket.socket:
-        if self._is_stopped:
-            raise ConnectionAbortedError("nobody looks any more")
-        made = connect_to(connection, options)
-        self._sockets.append(made)
-        if self._is_stopped:  # meanwhile
-            _cut(made)
-        return made
-
-    def _put(self, piece: bytes | None) -> bool:
-        """Hand a piece over once there is room; False where nobody looks any more."""
-        if self._is_stopped:
-            return False
-        putting: Coroutine[Any, Any, None] = self.pieces.put(piece)
-        try:
-            asyncio.run_coroutine_threadsafe(putting, self._loop).result()
-        except RuntimeError:  # the loop has ended
-            putting.close()
-            return False
-        return not self._is_stopped
-
-
-def _cut(connection: socket.socket) -> None:
-    """End a connection that another thread uses; not by the method of a TLS socket, which that
-    thread may be in.
-    """
-    with suppress(OSError):
-        socket.socket.shutdown(connection, socket.SHUT_RDWR)

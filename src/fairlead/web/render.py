@@ -42,7 +42,7 @@ def link(*parts: str, **query: object) -> str:
     """Return a path of the site; parts of the query without a value are left out."""
     path = "/" + "/".join(quote(part, safe="") for part in parts)
     given = {name.rstrip("_"): value for name, value in query.items() if value not in ("", None)}
-    return f"{path}?{urlencode(given)}" if given else path
+    return f"{path}?{urlencode(given, doseq=True)}" if given else path
 
 
 def instant(at: float | None) -> Markup:

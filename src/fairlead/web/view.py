@@ -21,6 +21,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray, array_reference_of
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.app.messages import RunLine
 from fairlead.cli.views.jobs import JobChoice, choose_jobs
 from fairlead.cli.views.nodes import NodeUse, node_uses
 from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by
@@ -67,7 +68,7 @@ class ClusterView:
         self.pools: Visible[NodePool] = Visible(mirrors.pools, _all(may=rights.pools))
         self.fleets: Visible[Fleet] = Visible(mirrors.fleets, _all(may=rights.fleets))
         self.findings: Visible[ClusterReport] = Visible(mirrors.findings, _all(may=rights.findings))
-        self.gpus, self.words = mirrors.gpus, mirrors.words
+        self.gpus, self.words, self.runs = mirrors.gpus, mirrors.words, mirrors.runs
         self._facts: PageFacts | None = None
 
     @property
@@ -135,6 +136,11 @@ class PageFacts:
         """All jobs, in the order of `fairlead ps`, the latest first; arrays are not folded."""
         chosen = choose_jobs(self._cluster.jobs.items(), JobChoice(shows_all=True))
         return tuple(reversed(chosen))
+
+    @cached_property
+    def runs(self) -> tuple[RunLine, ...]:
+        """What the jobs recorded of themselves, in their order."""
+        return tuple(line for job in self.jobs if (line := self._cluster.runs.of(job)) is not None)
 
     @cached_property
     def listed_arrays(self) -> frozenset[str]:

@@ -31,7 +31,7 @@ class Pictured:
 
 def pictured(page: str) -> Iterator[Pictured]:
     """Yield the panels. Of stacks, the lines are the edges: there and back."""
-    for part in page.split("<figure>")[1:]:
+    for part in page.split("<figure ")[1:]:
         body = part.partition("</div></div>")[0]
         title = html.unescape(re.findall(r"<figcaption>(.*?)</figcaption>", body)[0])
         names = re.findall(r"</svg>([^<]*?)(?:: [^<:]*)?</span>", body.partition("</figure>")[0])

@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import click
 
-from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import element_name
 from fairlead.api.resources import JOBS
@@ -31,20 +30,20 @@ from fairlead.cli.formats.table import Column
 from fairlead.cli.job_request.arrays import is_one, parse_reference
 from fairlead.cli.records.past import past_runs, present_or_past_job, stopped
 from fairlead.cli.views.runs import (
-    FIXED,
     default_columns,
     details,
     difference_rows,
     differences,
     keys_of,
+    known_columns,
     run_columns,
     run_facts,
+    run_line,
     run_rows,
     run_text,
     sorted_runs,
     value_of,
 )
-from fairlead.decide.attempts.run_facts import run_summary
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.input.suggest import nearest
 
@@ -126,24 +125,16 @@ def _present_runs(common_: Common, store: str, tag: str) -> list[RunLine]:
     space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
     found: list[tuple[float, RunLine]] = []
     for job in api.list(JOBS, namespace=space):
-        summary = None if job.is_finished else run_summary(job)
-        if summary is None or (tag and tag not in summary.tags):
+        line = None if job.is_finished else run_line(job)
+        if line is None or (tag and tag not in line.run.tags):
             continue
-        meta, began = job.metadata, job.status.started_at
-        line = RunLine(
-            meta.uid, meta.namespace, meta.name, job.status.state,
-            meta.annotations.get(names.SUBMITTED_BY, ""),
-            None if began is None else round(parse_time(began) * 1000), None, summary,
-        )  # fmt: skip
-        found.append((parse_time(meta.creation_timestamp or EPOCH), line))
+        found.append((parse_time(job.metadata.creation_timestamp or EPOCH), line))
     return [line for _, line in sorted(found, key=lambda each: (-each[0], each[1].name))]
 
 
 def _check_columns(lines: Sequence[RunLine], keys: Sequence[str]) -> None:
     """Refuse a column that no run has; CliError."""
-    params, metrics = keys_of(lines)
-    known = {*FIXED, *params, *metrics}
-    known |= {f"{name}.{which}" for name in metrics for which in ("min", "max")}
+    known = known_columns(*keys_of(lines))
     for key in keys:
         if lines and key not in known:
             near = nearest(key, known)

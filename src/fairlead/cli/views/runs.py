@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.run_facts import (
     RunFacts,
@@ -22,6 +23,7 @@ from fairlead.api.values.times import parse_time
 from fairlead.app.messages import RunLine
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.formats.text import natural
+from fairlead.decide.attempts.run_facts import run_summary
 from fairlead.decide.words import duration, plural
 
 NONE = "-"
@@ -31,6 +33,19 @@ FIXED = ("namespace", "name", "state", "user", "time", "ended", "tags", "note", 
 SHOWN_MAX = 6
 _BARS = "▁▂▃▄▅▆▇█"
 Value = str | float | None
+
+
+def run_line(job: Job) -> RunLine | None:
+    """Return a job as a run of a list; None where nothing was recorded of one."""
+    summary, meta = run_summary(job), job.metadata
+    if summary is None:
+        return None
+    began, ended = (
+        None if text is None else round(parse_time(text) * 1000)
+        for text in (job.status.started_at, job.status.finished_at if job.is_finished else None)
+    )
+    user = meta.annotations.get(names.SUBMITTED_BY, "")
+    return RunLine(meta.uid, *meta.key, job.status.state, user, began, ended, summary)
 
 
 def value_of(line: RunLine, key: str, now: float) -> Value:
@@ -78,13 +93,14 @@ def sorted_runs(lines: Sequence[RunLine], key: str, now: float) -> list[RunLine]
 
 
 def _order(value: str | float) -> tuple[int, float, list[Any]]:
-    number = _number(value)
+    number = number_of(value)
     return (1, 0.0, natural(str(value))) if number is None else (0, number, [])
 
 
-def _number(value: str | float) -> float | None:
-    if isinstance(value, float | int):
-        return float(value)
+def number_of(value: Value) -> float | None:
+    """Return a value as a number, also that of a parameter; None for what is none."""
+    if isinstance(value, float | int) or value is None:
+        return value
     return float(value) if re.fullmatch(r"[+-]?\d+(\.\d*)?([eE][+-]?\d{1,3})?", value) else None
 
 
@@ -92,8 +108,8 @@ def keys_of(lines: Iterable[RunLine]) -> tuple[list[str], list[str]]:
     """Return the names of all parameters and of all metrics, those of most runs first."""
     counts: tuple[dict[str, int], dict[str, int]] = ({}, {})
     for line in lines:
-        for names, count in zip((line.run.params, line.run.metrics), counts, strict=True):
-            for name in names:
+        for own, count in zip((line.run.params, line.run.metrics), counts, strict=True):
+            for name in own:
                 count[name] = count.get(name, 0) + 1
     params, metrics = (sorted(count, key=partial(_rarity, count)) for count in counts)
     return params, metrics
@@ -111,6 +127,12 @@ def default_columns(lines: Sequence[RunLine], *, with_namespace: bool) -> list[s
     ] or params
     first = ["namespace"] if with_namespace else []
     return [*first, "name", "state", "time", *differing[:SHOWN_MAX], *metrics[:SHOWN_MAX], "tags"]
+
+
+def known_columns(params: Iterable[str], metrics: Sequence[str]) -> frozenset[str]:
+    """Return the names of all columns that runs with these names can have."""
+    extremes = (f"{name}.{which}" for name in metrics for which in ("min", "max"))
+    return frozenset((*FIXED, *params, *metrics, *extremes))
 
 
 def run_columns(keys: Sequence[str]) -> list[Column]:

@@ -19,6 +19,8 @@ from fairlead.web.pages.job import job_page
 from fairlead.web.pages.jobs import jobs_page
 from fairlead.web.pages.network import network_page
 from fairlead.web.pages.node import node_page
+from fairlead.web.pages.run_details import run_page
+from fairlead.web.pages.runs import runs_page
 from fairlead.web.pages.simulator import simulator_page
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
 from fairlead.web.pages.teams import team_page, teams_page
@@ -44,6 +46,8 @@ _PAGES: dict[tuple[str, int], Maker] = {
     ("network", 1): network_page,
     ("decisions", 1): decisions_page,
     ("usage", 1): usage_page,
+    ("runs", 1): runs_page,
+    ("runs", 2): run_page,
     ("simulator", 1): simulator_page,
 }
 

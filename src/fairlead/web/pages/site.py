@@ -80,6 +80,10 @@ class AskedPath:
         """Return a part of the query, "" where it is not given."""
         return next((v[:length_max].strip() for own, v in self.query if own == name), "")
 
+    def texts(self, name: str, length_max: int = 200) -> list[str]:
+        """Return all parts of the query with this name."""
+        return [value[:length_max].strip() for own, value in self.query if own == name]
+
     def number(self, name: str, most: int) -> int:
         """Return a part of the query as a number from 0 to `most`; 0 for what is none."""
         text = self.text(name, 9)

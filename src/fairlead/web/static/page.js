@@ -64,6 +64,8 @@ function show(html) {
   const href = rows()[at]?.querySelector("a")?.getAttribute("href");
   const next = document.createElement("template");
   next.innerHTML = html;
+  const chosen = new Set([...main.querySelectorAll("input[type=checkbox]:checked")].map((each) => each.value));
+  for (const each of next.content.querySelectorAll("input[type=checkbox]")) each.checked = chosen.has(each.value);
   const log = main.querySelector(".log"), top = log?.scrollTop;
   const kept = [...main.querySelectorAll(".wide")].map((each) => [each.scrollLeft, each.scrollTop]);
   const fresh = next.content.querySelectorAll("[data-keep], .filter, .tools");
@@ -74,6 +76,7 @@ function show(html) {
   if (log) log.scrollTop = top;
   main.querySelectorAll(".wide").forEach((each, n) => { if (kept[n]) [each.scrollLeft, each.scrollTop] = kept[n]; });
   if (isTyping && main.contains(active)) active.focus();
+  else if (isTyping && active.type === "checkbox") [...main.querySelectorAll("input[type=checkbox]")].find((each) => each.value === active.value)?.focus();
   if (href) select(rows().findIndex((row) => row.querySelector("a")?.getAttribute("href") === href), false);
   if (!logStream && main.querySelector("[data-log]")) openLog();
 }
@@ -142,7 +145,7 @@ function select(number, isScrolled = true) {
 }
 
 const help = byId("help");
-const places = { h: "/", j: "/jobs", a: "/arrays", c: "/cluster", t: "/teams", f: "/fleet", n: "/network", d: "/doctor", s: "/decisions", u: "/usage", m: "/simulator" };
+const places = { h: "/", j: "/jobs", a: "/arrays", c: "/cluster", t: "/teams", f: "/fleet", n: "/network", d: "/doctor", s: "/decisions", u: "/usage", r: "/runs", m: "/simulator" };
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || help.open) return;
   const field = event.target.closest("input, select, textarea");
