@@ -157,6 +157,7 @@ async def test_usage_is_a_table_charts_and_a_file_of_the_same_hours() -> None:
         assert browser.questions.usages == [UsageQuestion("", ("user",), 90 * 86_400)]
         assert "2,500.0" in page
         assert "96.5" in page
+        assert "8,000.00+" in page, "a part has no price"
         assert page.count("<figure") == 2
         assert '<path d="M' in page
         row = page[page.index(">vision</td>") :][:300]
@@ -166,7 +167,7 @@ async def test_usage_is_a_table_charts_and_a_file_of_the_same_hours() -> None:
         assert answer.status == 200
         assert answer.content_type == "text/csv"
         assert answer.headers["Content-Disposition"] == 'attachment; filename="usage.csv"'
-        assert text.splitlines()[1] == "ada,2500.000,2400.000,10.000,96.500,3.250"
+        assert text.splitlines()[1] == "ada,2500.000,2400.000,10.000,96.500,3.250,8000.00,40.000"
 
 
 async def test_usage_of_a_history_that_is_read_slowly_or_not_at_all_says_so() -> None:

@@ -12,9 +12,12 @@ from tests.e2e.test_web_operators import only
 from tests.e2e.web_objects import EVIL, SCRIPT
 from tests.e2e.web_world import Browser, page_of
 
+from fairlead.api.jobs.attempt import Attempt
 from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import HeldNodes
 from fairlead.api.jobs.run_facts import ListedMetric, RunFacts, RunMetric, RunSummary
-from fairlead.api.names import RUN_NOTE, RUN_TAGS, SUBMITTED_BY
+from fairlead.api.meta import Condition
+from fairlead.api.names import RUN_NOTE, RUN_TAGS, SUBMITTED_BY, SUCCEEDED
 from fairlead.api.resources import JOBS, Resource
 from fairlead.api.values.times import format_time
 from fairlead.app.messages import RunLine
@@ -40,7 +43,11 @@ def run_job(
               "started_at": format_time(now - 600)}  # fmt: skip
     if end is not None:
         status["finished_at"] = format_time(now - 60)
-    job = make_job(name, status=status, namespace=namespace)
+        held = (HeldNodes("h100", "", 8, gpu_hour_micros=2_000_000),)
+        status["attempts"] = (Attempt(1, begun_at=format_time(now - 3_660), held=held,
+                                      finished_at=status["finished_at"]),)  # fmt: skip
+    over = [] if end is None else [Condition(SUCCEEDED, "True")]
+    job = make_job(name, status=status, namespace=namespace, conditions=over)
     notes = {RUN_TAGS: tags, RUN_NOTE: text, SUBMITTED_BY: text or "ada"}
     return replace(job, metadata=replace(job.metadata, annotations=notes))
 
@@ -120,6 +127,11 @@ async def test_columns_order_and_filters_are_in_the_address_and_in_the_command()
         chosen = await browser.page("/runs?q=RUNNING&columns=state")
         assert names(chosen) == ["train-3"]
         assert command(chosen).endswith(f"--limit {RUNS_MAX} -A | grep -iF RUNNING")
+        money = await browser.page("/runs?sort=-cost&columns=gpu-hours,cost")
+        assert set(names(money)[:2]) == {"train-1", "train-2"}, "those of no known cost come last"
+        row = money[money.index(">train-1</a>") :][:120]
+        assert re.findall(r'<td class="n">([^<]*)</td>', row) == ["8", "16"]
+        assert "train-3" in names(money), "it runs, so its cost is not known"
         wrong = await browser.page("/runs?sort=nothing&columns=nothing,lr&since=1&tag=%3C&x=no")
         assert command(wrong) == "fairlead runs --columns namespace,name,lr --limit 100 -A"
 
@@ -134,6 +146,7 @@ async def test_columns_are_added_and_removed_by_links() -> None:
         }
         assert {"state", "user", "commit", "lr", "optimizer", "loss"} <= set(offered)
         assert offered["loss"] == "/runs?columns=name%2Clr%2Closs"
+        assert {"gpu-hours", "cost"} <= set(offered)
         assert offered["lr"] == "/runs?columns=name"
 
 

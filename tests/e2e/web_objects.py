@@ -123,10 +123,11 @@ def report_world(text: str = "db is 5.6 GB of 8 GB") -> Objects:
 def usage_answer(text: str = "ada") -> UsageSums:
     """Return hours of two teams in three weeks, and waits of one of them."""
     weeks: dict[tuple[str, ...], tuple[float, ...]] = {
-        (f"2026-11-{day:02}", team): (hours, hours, 0.0, 0.0, 0.0)
+        (f"2026-11-{day:02}", team): (hours, hours, 0.0, 0.0, 0.0, 0.0, hours)
         for day, hours in ((9, 100.0), (16, 900.0), (23, 400.0))
         for team in ("vision", text)
     }
-    found = {(text,): (2_500.0, 2_400.0, 10.0, 96.5, 3.25), ("grace",): (12.0, 9.0, 0, 0, 0)}
+    found = {(text,): (2_500.0, 2_400.0, 10.0, 96.5, 3.25, 8_000.0, 40.0),
+             ("grace",): (12.0, 9.0, 0, 0, 0, 0, 12.0)}  # fmt: skip
     waits = {"vision": [1.0, 60.0, 120.0, 7_200.0], text: [5.0]}
     return UsageSums(SystemClock().now(), found, weeks, waits)

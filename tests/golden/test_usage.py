@@ -74,6 +74,22 @@ def test_usage_by_team_and_by_several_keys(capsys: pytest.CaptureFixture[str]) -
     check("tables/usage.txt", said(capsys) + said(capsys, "--by", "user,pool,job"))
 
 
+def test_usage_has_a_cost_where_a_price_is_known(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priced = (HeldNodes("h100", "", 8, gpu_hour_micros=12_290_000), HeldNodes("a100", "", 8))
+    ended = [*ENDED, job("big", "eva", attempt(200, 100, "vision", held=priced)),
+             job("small", "ben", attempt(3, 2, "audio", held=priced[:1]))]  # fmt: skip
+    module = "fairlead.cli.commands.usage"
+    monkeypatch.setattr(f"{module}.past_lines", lambda *_: [line(one) for one in ended])
+    check("tables/usage-cost.txt", said(capsys) + said(capsys, "--by", "team", "-o", "csv"))
+    facts = json.loads(said(capsys, "-o", "json"))
+    costs = {fact["team"]: fact.get("cost") for fact in facts}
+    assert costs["audio"] == {"amount": 98.32, "unpricedGpuHours": 0.0}
+    assert costs["vision"] == {"amount": 9832.0, "unpricedGpuHours": 1136.0}
+    assert costs["speech"] is None
+
+
 def test_usage_as_csv_and_json(capsys: pytest.CaptureFixture[str]) -> None:
     check("tables/usage.csv", said(capsys, "--by", "team,user", "-o", "csv"))
     facts = json.loads(said(capsys, "--since", "3h", "-o", "json"))

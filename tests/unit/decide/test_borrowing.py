@@ -7,11 +7,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from fairlead.api.cluster.node_pool import (
+    NodePool,
+    NodePoolSpec,
+    NodeTemplate,
+    Provider,
+    ProviderType,
+)
 from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.jobs.placement import HeldNodes
 from fairlead.api.kubernetes.core import Node, Pod, Taint
-from fairlead.api.meta import Condition, OwnerReference
+from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
 from fairlead.api.names import HOSTNAME, POOL, TEAM
 from fairlead.api.values.times import format_time
 from fairlead.decide.answers.explanation import Forecast
@@ -100,6 +107,29 @@ def test_a_placement_says_how_many_gpus_are_of_which_pool_and_borrowed_of_whom()
     assert action.placement.held == (HeldNodes("a100", "", 8), HeldNodes("h100", "b", 8))
     assert action.begun is not None
     assert (action.begun.team, action.begun.held) == ("a", action.placement.held)
+
+
+def test_a_placement_keeps_the_price_of_its_pool_at_that_time_and_none_that_is_not_known() -> None:
+    nodes = [node("n0", labels={POOL: "h100"}), node("n1", labels={POOL: "plain"})]
+    job = make_job("gang", count=2, gpus=8, conditions=[Condition("Admitted", "True")])
+    state = state_of(nodes, [], [job])
+    template = NodeTemplate({"nvidia.com/gpu": "8"})
+    provider = Provider(ProviderType.SIMULATED)
+    for name, resources, price in (
+        ("h100", template, "98.32"), ("plain", template, 0), ("cpu", NodeTemplate({}), "3"),
+        ("wrong", NodeTemplate({"nvidia.com/gpu": "many"}), "3"),
+    ):  # fmt: skip
+        spec = NodePoolSpec(provider, resources, 4, price_per_hour=price)
+        state.cluster.pools.set_pool(name, NodePool(ObjectMeta(name), spec))
+    (action,) = (
+        a for a in decide(state, PlacementPolicy(), NOW).actions if isinstance(a, PlaceJob)
+    )
+    assert action.placement.held == (
+        HeldNodes("h100", "", 8, gpu_hour_micros=12_290_000),
+        HeldNodes("plain", "", 8),
+    )
+    state.cluster.pools.set_pool("h100", None)
+    assert state.cluster.pools.gpu_hour_micros == {}
 
 
 def test_the_placement_of_a_gang_that_borrows_nothing_says_nothing_of_it() -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fairlead.api.jobs.use import MemberUse
 from fairlead.cli.views.efficiency import efficiency_facts, efficiency_text, plot_lines
+from fairlead.decide.attempts.usage import JobAccount
 from fairlead.decide.efficiency import Efficiency, efficiency
 from fairlead.testing.builders import make_job
 
@@ -69,7 +70,7 @@ def test_what_is_not_known_is_unknown_and_no_zero() -> None:
     assert efficiency_text(JOB, 1, none, note="")[1:] == [
         "CPU       unknown", "memory    unknown", "disk      read unknown, written unknown",
     ]  # fmt: skip
-    facts = efficiency_facts(JOB, 1, none, {})
+    facts = efficiency_facts(JOB, 1, none, {}, account=JobAccount(0.0, None))
     assert not {"cpuMilliseconds", "memoryPeakBytes", "cpuShare", "readBytes"} & set(facts)
     assert efficiency_text(JOB, 1, efficiency(JOB, {}), note="why")[1:] == [
         "use       unknown: why"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 from tests.unit.decide.test_jobs_progress import ended
 
 from fairlead.api import names
+from fairlead.api.jobs.attempt import Attempt
+from fairlead.api.jobs.placement import HeldNodes
 from fairlead.api.jobs.run_facts import (
     FACTS_BYTES_MAX,
     LISTED_MAX,
@@ -18,6 +21,7 @@ from fairlead.api.jobs.run_facts import (
     RunSummary,
 )
 from fairlead.api.kubernetes.core import EnvVar, Pod
+from fairlead.api.meta import Condition
 from fairlead.decide.attempts.run_facts import (
     encode_run,
     facts_of,
@@ -125,6 +129,27 @@ def test_facts_of_many_attempts_stay_bounded() -> None:
     assert len(msgspec.json.encode(found)) <= FACTS_BYTES_MAX
     assert found.is_partial
     assert len(encode_run(fold)) <= FACTS_BYTES_MAX
+
+
+def test_a_run_that_has_ended_has_its_gpu_hours_and_their_cost_where_all_have_a_price() -> None:
+    ended: dict[str, Any] = {"state": "Succeeded", "run": facts(a=1),
+                             "finished_at": "2026-11-29T02:00:00Z"}  # fmt: skip
+
+    def summary(price: int, **status: Any) -> RunSummary:
+        held = (HeldNodes("h100", "", 8, gpu_hour_micros=price),)
+        attempt = Attempt(1, begun_at="2026-11-29T00:00:00Z", held=held,
+                          finished_at="2026-11-29T02:00:00Z")  # fmt: skip
+        job = make_job("p", status={**ended, "attempts": (attempt,), **status},
+                       conditions=[Condition(names.SUCCEEDED, "True")])  # fmt: skip
+        found = run_summary(job)
+        assert found is not None
+        return found
+
+    assert (summary(2_000_000).gpu_hours, summary(2_000_000).cost) == (16.0, 32.0)
+    assert (summary(0).gpu_hours, summary(0).cost) == (16.0, None)
+    running = run_summary(make_job("p", status={"state": "Running", "run": facts(a=1)}))
+    assert running is not None
+    assert (running.gpu_hours, running.cost) == (None, None)
 
 
 def test_a_job_of_which_nothing_was_recorded_is_no_run() -> None:

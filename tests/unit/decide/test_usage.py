@@ -15,7 +15,7 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import End, closed_record, new_record
-from fairlead.decide.attempts.usage import Usage, usage_of, weeks_of
+from fairlead.decide.attempts.usage import JobAccount, Usage, account_of, usage_of, weeks_of
 from fairlead.testing.builders import EPOCH, make_job
 
 HOUR = 3600.0
@@ -85,6 +85,19 @@ def test_hours_are_of_the_pools_and_lenders_that_the_attempt_began_with() -> Non
         ("vision", "a100", 6 * HOUR, 0.0),
         ("vision", "h100", 2 * HOUR, 2 * HOUR),
     ]
+
+
+def test_a_cost_is_by_the_price_when_it_was_placed_and_unknown_where_a_part_has_none() -> None:
+    priced = HeldNodes("h100", "", 8, gpu_hour_micros=2_500_000)
+    known = job(attempt(0, 2, held=(priced,)), attempt(2, 3, held=(priced,)))
+    assert account_of(known, EPOCH + 9 * HOUR) == JobAccount(24.0, 60.0)
+    assert account_of(known, EPOCH + HOUR) == JobAccount(8.0, 20.0)
+    partly = job(attempt(0, 2, held=(priced, HeldNodes("old", "", 4))))
+    assert account_of(partly, EPOCH + 9 * HOUR) == JobAccount(24.0, None)
+    (one, other) = usage_of(partly, EPOCH, EPOCH + 9 * HOUR)
+    assert (one.cost, one.unpriced, other.cost, other.unpriced) == (40.0, 0.0, 0.0, 8 * HOUR)
+    assert account_of(job(attempt(0, 1)), EPOCH + 9 * HOUR) == JobAccount(8.0, None)
+    assert account_of(job(), EPOCH) == JobAccount(0.0, None)
 
 
 @pytest.mark.parametrize(("saved", "expected"), [(2.0, at(2)), (0.5, None)])

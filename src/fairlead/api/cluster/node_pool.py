@@ -32,6 +32,7 @@ NODES_MAX = 100_000
 #: Option of the type Exec: the variables of the controllers that the command inherits.
 ENVIRONMENT = "environment"
 LAUNCHES_MAX = 64
+_MICROS_MAX = 2**53
 LAUNCH_NODES_MAX = 1_000
 #: The option that says how long a provider may queue a launch.
 QUEUE_SECONDS = "queueSeconds"
@@ -313,6 +314,15 @@ class NodePoolSpec(Wire, frozen=True):
             return int(parse(self.price_per_hour) * 1_000_000)
         except QuantityError:
             return 0
+
+    @property
+    def gpu_hour_micros(self) -> int:
+        """What a GPU costs per hour, in millionths; 0 where no price or no GPU is known."""
+        try:
+            gpus = self.gpus_per_node
+        except QuantityError:
+            return 0
+        return min(self.price_micros // gpus, _MICROS_MAX) if gpus else 0
 
 
 class Launch(Wire, frozen=True):

@@ -53,6 +53,13 @@ class HeldNodes(Wire, frozen=True):
     pool: Annotated[str, doc("Pool of the nodes. Default: none.")] = ""
     lender: Annotated[str, doc("Team that lends the nodes. Default: none.")] = ""
     gpus: Annotated[int, doc("GPUs that the members on them hold.")] = 0
+    gpu_hour_micros: Annotated[
+        int,
+        doc(
+            "What one of these GPUs cost per hour when the gang was placed, in millionths, by "
+            "pricePerHour of the pool. Default: no price was known."
+        ),
+    ] = 0
 
 
 class Placement(Wire, frozen=True):

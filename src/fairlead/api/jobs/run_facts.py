@@ -92,6 +92,9 @@ class RunSummary(Wire, frozen=True):
     metrics: dict[str, ListedMetric] = {}
     note: str = ""
     commit: str = ""
+    #: Of a job that has ended: what its attempts held, and what that cost; None where not known.
+    gpu_hours: float | None = None
+    cost: float | None = None
 
 
 def tags_of(metadata: ObjectMeta) -> tuple[str, ...]:

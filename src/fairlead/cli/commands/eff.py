@@ -5,11 +5,18 @@ from __future__ import annotations
 import click
 import msgspec
 
+from fairlead.api.values.times import parse_time
 from fairlead.app.messages import UseLine
-from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.common import Common, common, now
 from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.records.past import past_use, present_or_past_job
-from fairlead.cli.views.efficiency import efficiency_facts, efficiency_text, plot_lines
+from fairlead.cli.views.efficiency import (
+    account_lines,
+    efficiency_facts,
+    efficiency_text,
+    plot_lines,
+)
+from fairlead.decide.attempts.usage import account_of
 from fairlead.decide.efficiency import efficiency
 
 _ATTEMPT_MAX = 1_000_000
@@ -43,12 +50,14 @@ def eff(common_: Common, *, job: str, attempt: int | None, plot: bool, store: st
     shown = attempt or max((line.attempt for line in lines), default=found.status.attempt)
     uses = {line.task: line.use for line in _latest(lines) if line.attempt == shown}
     result = efficiency(found, uses)
+    ended = found.status.finished_at
+    account = account_of(found, parse_time(ended) if ended else now())
     if common_.is_structured:
-        facts = efficiency_facts(found, shown, result, uses)
+        facts = efficiency_facts(found, shown, result, uses, account=account)
         common_.structured([msgspec.to_builtins(facts)], is_list=False)
         return
     note = "no member has ended of which a node said what it used"
-    common_.lines(efficiency_text(found, shown, result, note=note))
+    common_.lines([*efficiency_text(found, shown, result, note=note), *account_lines(account)])
     if plot and uses:
         task = result.memory_peak_task or min(uses)
         common_.lines(plot_lines(task, uses[task]))

@@ -1,4 +1,4 @@
-"""`usage`: GPU-hours by team, user, job, namespace, pool or week, of jobs that ended and run."""
+"""`usage`: GPU-hours and cost by team, user, job and more, of jobs that ended and that run."""
 
 from __future__ import annotations
 
@@ -64,8 +64,9 @@ def usage(common_: Common, *, by: str, since: str, store: str, form: str) -> Non
 
     HELD are the hours between the begin and the end of each attempt, BUSY those in which all
     members ran, BORROWED those on nodes of other teams. LOST is what failed attempts did after
-    their last checkpoint, PREEMPTED the same of preempted ones. Records of the history are counted,
-    and jobs that have not ended.
+    their last checkpoint, PREEMPTED the same of preempted ones. COST is what was held by the prices
+    of the node pools when attempts were placed; with a plus, a part of it had none. Records of the
+    history are counted, and jobs that have not ended.
     """
     check_choice(form, _FORMATS, "-o")
     keys = _keys(by)
@@ -79,7 +80,7 @@ def usage(common_: Common, *, by: str, since: str, store: str, form: str) -> Non
         common_.emit(csv_text(found, keys))
     elif form == "table":
         rows = usage_rows(found)
-        common_.table(columns(keys), rows, empty=f"no GPU-hours in the last {since}")
+        common_.table(columns(keys, found), rows, empty=f"no GPU-hours in the last {since}")
     else:
         common_.emit(dump(usage_facts(found, keys), Format(form)))
 

@@ -9,6 +9,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.use import MemberUse
 from fairlead.api.values import quantity
 from fairlead.cli.views.words import amount_text
+from fairlead.decide.attempts.usage import JobAccount
 from fairlead.decide.efficiency import Efficiency
 from fairlead.decide.words import duration, plural
 
@@ -100,8 +101,18 @@ def _bars(series: Sequence[int | None]) -> str:
     )
 
 
+def account_lines(account: JobAccount) -> list[str]:
+    """Return what all attempts held, and what that cost; nothing where they held no GPU."""
+    if not account.gpu_hours:
+        return []
+    hours = f"{account.gpu_hours:,.1f} GPU-hours in all attempts"
+    if account.cost is None:
+        return [f"cost      {UNKNOWN}: {hours}, not all of them with a price of their pool"]
+    return [f"cost      {account.cost:,.2f}: {hours}, by the prices of their pools"]
+
+
 def efficiency_facts(
-    job: Job, attempt: int, found: Efficiency, uses: Mapping[str, MemberUse]
+    job: Job, attempt: int, found: Efficiency, uses: Mapping[str, MemberUse], *, account: JobAccount
 ) -> dict[str, Any]:
     """Return it for programs: amounts in base units; what is not known is left out."""
     facts: dict[str, Any] = {
@@ -118,6 +129,8 @@ def efficiency_facts(
         "writtenBytes": found.written_bytes,
         "advice": {resource: quantity.format_base(resource, amount)
                    for resource, amount in found.advice.items()},
+        "gpuHours": round(account.gpu_hours, 4) or None,
+        "cost": None if account.cost is None else round(account.cost, 4),
         "tasks": dict(uses),
     }  # fmt: skip
     return {name: value for name, value in facts.items() if value is not None}

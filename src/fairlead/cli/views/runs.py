@@ -29,6 +29,8 @@ from fairlead.decide.words import duration, plural
 NONE = "-"
 #: Columns of a list that always have the same meaning; others are parameters and metrics.
 FIXED = ("namespace", "name", "state", "user", "time", "ended", "tags", "note", "commit")
+#: Columns of what a run that has ended held; a parameter or metric of the name comes first.
+ACCOUNTS = ("gpu-hours", "cost")
 #: Parameters, and metrics, that a list shows unless --columns says which.
 SHOWN_MAX = 6
 _BARS = "▁▂▃▄▅▆▇█"
@@ -59,6 +61,8 @@ def value_of(line: RunLine, key: str, now: float) -> Value:
         return run.params[key]
     if key in run.metrics:
         return run.metrics[key].last
+    if key in ACCOUNTS:
+        return run.gpu_hours if key == "gpu-hours" else run.cost
     name, _, which = key.rpartition(".")
     metric = run.metrics.get(name)
     if metric is None or which not in ("min", "max"):
@@ -132,7 +136,7 @@ def default_columns(lines: Sequence[RunLine], *, with_namespace: bool) -> list[s
 def known_columns(params: Iterable[str], metrics: Sequence[str]) -> frozenset[str]:
     """Return the names of all columns that runs with these names can have."""
     extremes = (f"{name}.{which}" for name in metrics for which in ("min", "max"))
-    return frozenset((*FIXED, *params, *metrics, *extremes))
+    return frozenset((*FIXED, *ACCOUNTS, *params, *metrics, *extremes))
 
 
 def run_columns(keys: Sequence[str]) -> list[Column]:

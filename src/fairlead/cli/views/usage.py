@@ -1,4 +1,4 @@
-"""GPU-hours in tables and as CSV (pure)."""
+"""GPU-hours, and their cost where prices are known, in tables and as CSV (pure)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ _HOURS = (
     ("LOST", "lost_to_failures"), ("PREEMPTED", "lost_to_preemption"),
 )  # fmt: skip
 
-#: Hours by the values of the keys, in the order of `_HOURS`.
+#: Hours by the values of the keys, in the order of `_HOURS`; then their cost, and the hours without
+#: a known price.
 Totals = Mapping[tuple[str, ...], tuple[float, ...]]
 
 
@@ -28,33 +29,56 @@ def totals(usages: Iterable[Usage], keys: Sequence[str]) -> Totals:
     """Return the hours, those that used most first."""
     sums: dict[tuple[str, ...], list[float]] = {}
     for usage in usages:
-        cells = sums.setdefault(tuple(getattr(usage, key) for key in keys), [0.0] * len(_HOURS))
+        cells = sums.setdefault(
+            tuple(getattr(usage, key) for key in keys), [0.0] * (len(_HOURS) + 2)
+        )
         for number, (_, field) in enumerate(_HOURS):
             cells[number] += getattr(usage, field) / 3600
+        cells[-2] += usage.cost
+        cells[-1] += usage.unpriced / 3600
     found = {key: tuple(cells) for key, cells in sums.items() if any(cells)}
     return dict(sorted(found.items(), key=lambda item: (-item[1][0], item[0])))
 
 
-def columns(keys: Sequence[str]) -> tuple[Column, ...]:
-    """Return the columns of a table."""
+def columns(keys: Sequence[str], found: Totals) -> tuple[Column, ...]:
+    """Return the columns of a table; that of the cost where a price is known."""
     return (
         *(Column(key.upper(), may_cut=key == "job") for key in keys),
         *(Column(title, Align.RIGHT) for title, _ in _HOURS),
+        *([Column("COST", Align.RIGHT)] if _is_priced(found) else []),
     )
+
+
+def _is_priced(found: Totals) -> bool:
+    return any(cells[-2] for cells in found.values())
+
+
+def cost_text(cost: float, unpriced: float) -> str:
+    """Return a cost, with a plus where some of its hours have no known price."""
+    return f"{cost:,.2f}{'+' if unpriced else ''}" if cost else _NONE
 
 
 def usage_rows(found: Totals) -> list[Row]:
     """Return one row for each combination of keys."""
     return [
-        (*(key or _NONE for key in keys), *(f"{hours:,.1f}" for hours in cells))
+        (*(key or _NONE for key in keys), *(f"{hours:,.1f}" for hours in cells[:-2]),
+         *([cost_text(*cells[-2:])] if _is_priced(found) else []))
         for keys, cells in found.items()
-    ]
+    ]  # fmt: skip
 
 
 def csv_text(found: Totals, keys: Sequence[str]) -> str:
-    """Return the table as CSV with a header; hours have three digits after the point."""
-    rows = ([*values, *(f"{hours:.3f}" for hours in cells)] for values, cells in found.items())
-    return as_csv([*keys, *(f"{field}_gpu_hours" for _, field in _HOURS)], rows)
+    """Return the table as CSV with a header; hours have three digits after the point. A cost is
+    empty where no price is known.
+    """
+    rows = (
+        [*values, *(f"{hours:.3f}" for hours in cells[:-2]),
+         f"{cells[-2]:.2f}" if cells[-2] else "", f"{cells[-1]:.3f}"]
+        for values, cells in found.items()
+    )  # fmt: skip
+    fields = (*(field for _, field in _HOURS), "unpriced")
+    titles = [f"{field}_gpu_hours" for field in fields]
+    return as_csv([*keys, *titles[:-1], "cost", titles[-1]], rows)
 
 
 #: Seconds from submission to the first start of jobs that have started, sorted, by team.
@@ -90,6 +114,8 @@ def usage_facts(found: Totals, keys: Sequence[str]) -> list[dict[str, Any]]:
     names = ("held", "busy", "borrowed", "lostToFailures", "lostToPreemption")
     return [
         {**dict(zip(keys, values, strict=True)),
-         "gpuHours": dict(zip(names, (round(hours, 3) for hours in cells), strict=True))}
+         "gpuHours": dict(zip(names, (round(hours, 3) for hours in cells[:-2]), strict=True)),
+         **({"cost": {"amount": round(cells[-2], 2), "unpricedGpuHours": round(cells[-1], 3)}}
+            if cells[-2] else {})}
         for values, cells in found.items()
     ]  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
@@ -27,6 +28,8 @@ from fairlead.api.jobs.run_facts import (
 )
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
+from fairlead.api.values.times import parse_time
+from fairlead.decide.attempts.usage import account_of
 from fairlead.run import RunFold
 
 #: What a kubelet keeps of a message, at most.
@@ -106,7 +109,15 @@ def run_summary(job: Job) -> RunSummary | None:
         note=_short(facts.note or note_of(job.metadata), LISTED_LENGTH_MAX),
         commit=source.commit[:40] if source is not None else "",
     )
-    return None if summary == RunSummary() else summary
+    if summary == RunSummary():
+        return None
+    ended = job.status.finished_at if job.is_finished else None
+    hours, cost = account_of(job, parse_time(ended)) if ended else (0.0, None)
+    if not hours:
+        return summary
+    return replace(
+        summary, gpu_hours=round(hours, 4), cost=None if cost is None else round(cost, 4)
+    )
 
 
 def _short(text: str, length_max: int) -> str:

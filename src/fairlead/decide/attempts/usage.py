@@ -1,4 +1,4 @@
-"""GPU-hours of jobs: held, busy, borrowed, and lost to failures and preemption.
+"""GPU-hours of jobs: held, busy, borrowed, and lost to failures and preemption; and their cost.
 
 An attempt holds its GPUs from its begin to its end. Lost is what an attempt did after its last
 checkpoint, if a failure or a preemption ended it; all of it where the job reports none. What it
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import HeldNodes
@@ -36,6 +37,10 @@ class Usage:
     borrowed: float
     lost_to_failures: float
     lost_to_preemption: float
+    #: What that cost, by the price of its pool when the attempt was placed; 0.0 for no known price.
+    cost: float
+    #: What was held without a known price.
+    unpriced: float
     #: The begin of the span, in seconds since the epoch.
     since: float = 0.0
 
@@ -43,6 +48,13 @@ class Usage:
     def week(self) -> str:
         """The Monday, in UTC, of the week in which the span begins, such as 2026-11-23."""
         return format_time(_monday(self.since))[:10]
+
+
+class JobAccount(NamedTuple):
+    """GPU-hours, and what they cost in the currency of the pools."""
+
+    gpu_hours: float
+    cost: float | None
 
 
 def weeks_of(since: float, until: float) -> Iterator[tuple[float, float]]:
@@ -86,8 +98,20 @@ def usage_of(job: Job, since: float, until: float) -> Iterator[Usage]:
                 borrowed=held.gpus * seconds if held.lender else 0.0,
                 lost_to_failures=held.gpus * lost if is_failed else 0.0,
                 lost_to_preemption=held.gpus * lost if is_preempted else 0.0,
+                cost=held.gpus * seconds / 3600 * held.gpu_hour_micros / 1e6,
+                unpriced=0.0 if held.gpu_hour_micros else held.gpus * seconds,
                 since=since,
             )
+
+
+def account_of(job: Job, until: float) -> JobAccount:
+    """Return what a job's attempts held until an instant; the cost is None where a part of it has
+    no known price.
+    """
+    parts = list(usage_of(job, 0.0, until))
+    is_priced = any(each.cost for each in parts) and not any(each.unpriced for each in parts)
+    cost = sum(each.cost for each in parts) if is_priced else None
+    return JobAccount(sum(each.held for each in parts) / 3600, cost)
 
 
 def _overlap(span: tuple[float, float], window: tuple[float, float]) -> float:

@@ -1,4 +1,6 @@
-"""What a plan gives a gang, for accounting: its GPUs by pool, and by the team that lends them."""
+"""What a plan gives a gang, for accounting: its GPUs by pool with their price now, and by the team
+that lends them.
+"""
 
 from __future__ import annotations
 
@@ -37,4 +39,8 @@ def held_nodes(cluster: ClusterState, entry: QueueEntry, plan: Plan) -> tuple[He
                 gpus[table.labels.labels(slot).get(POOL, ""), lender] += each * count
     if set(gpus) <= {("", "")}:
         return ()
-    return tuple(HeldNodes(pool, lender, count) for (pool, lender), count in sorted(gpus.items()))
+    price = cluster.pools.gpu_hour_micros
+    return tuple(
+        HeldNodes(pool, lender, count, price.get(pool, 0) if count else 0)
+        for (pool, lender), count in sorted(gpus.items())
+    )

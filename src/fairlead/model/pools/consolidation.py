@@ -20,6 +20,9 @@ class ConsolidatingPools:
     def __init__(self) -> None:
         #: Nodes in use that each pool keeps, by name: of pools that may be consolidated.
         self.kept_nodes: dict[str, int] = {}
+        #: What a GPU of each pool costs per hour, in millionths: of pools with a price. No decision
+        #: follows from it, so it changes no version.
+        self.gpu_hour_micros: dict[str, int] = {}
         #: Rises with each change.
         self.version = 0
         self._uncovered: Counter[str] = Counter()
@@ -33,6 +36,9 @@ class ConsolidatingPools:
             kept = pool.status.consolidates_to
         if kept is not None:
             self.kept_nodes[name] = kept
+        self.gpu_hour_micros.pop(name, None)
+        if pool is not None and (price := pool.spec.gpu_hour_micros):
+            self.gpu_hour_micros[name] = price
         self.version += kept != before
 
     def set_pod(self, pod: Pod) -> None:

@@ -15,6 +15,7 @@ from fairlead.api.jobs.run_facts import TAG
 from fairlead.app.messages import RunLine
 from fairlead.charts import COLORS, PointGroup, point_chart
 from fairlead.cli.views.runs import (
+    ACCOUNTS,
     FIXED,
     default_columns,
     keys_of,
@@ -39,7 +40,7 @@ _LENGTH_MAX = 1_500
 _DAY = 86_400
 SINCE = {"1d": _DAY, "7d": 7 * _DAY, "30d": 30 * _DAY, "90d": 90 * _DAY, "365d": 365 * _DAY}
 #: Fixed columns that are numbers, which a plot may have.
-_PLOTTED = ("time",)
+_PLOTTED = ("time", *ACCOUNTS)
 
 
 class RunsChoice(NamedTuple):
@@ -212,7 +213,7 @@ def _offered(
     choice: RunsChoice, keys: Sequence[str], params: Sequence[str], metrics: Sequence[str]
 ) -> list[Offered]:
     """Return the columns that may be added or removed."""
-    names = [*FIXED[2:], *params, *metrics][:OFFERED_MAX]
+    names = [*FIXED[2:], *ACCOUNTS, *params, *metrics][:OFFERED_MAX]
     found: list[Offered] = []
     for name in dict.fromkeys((*names, *keys[1:])):
         is_shown = name in keys

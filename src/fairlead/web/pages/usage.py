@@ -66,7 +66,7 @@ async def usage_page(site: Site, asked: AskedPath) -> Page:
         "choices": dict.fromkeys((*BY, choice.by)), "spans": tuple(SINCE),
         "is_read": sums is not None, "problem": found.problem, "at": found.at,
         "cut_note": CUT_NOTE if found.is_cut else "", "total": len(rows),
-        "table": table_of(columns(choice.keys), rows[:ROWS_MAX]),
+        "table": table_of(columns(choice.keys, found.found), rows[:ROWS_MAX]),
         "waits": table_of(WAIT_COLUMNS, wait_rows(found.waits)[:ROWS_MAX]),
         "charts": [] if sums is None or found.problem else _charts(found),
         "csv": link(
