@@ -67,9 +67,9 @@ from fairlead.api.resources import (
     Resource,
 )
 from fairlead.api.status import ApiError, Forbidden, NotFound
-from fairlead.app.controllers import Policies
 from fairlead.app.messages import ACCOUNT, TOKEN_HEADER
 from fairlead.app.operator import OperatorSettings, ReplicaRun
+from fairlead.app.policies import Policies
 from fairlead.app.replica import ReplicaLogSource, ReplicaSettings
 from fairlead.cli.cluster.archive import token_path
 from fairlead.decide.doctor.policy import DoctorPolicy
@@ -586,7 +586,7 @@ async def run_life(client: HttpClient, account: Accountant) -> None:
             await ask_archive(client, first)
             await run_guests(client, account)
             bodies = [
-                job_body("gang", 40, seconds=2),
+                job_body("gang", 40, seconds=2, notify=[{"on": ["Start"], "urlKey": "url"}]),
                 job_body("gone", 2, seconds=0.2, ttlSecondsAfterFinished=0),
                 job_body("wounded", 3, restart={"limit": 2, "backoffSeconds": 0}),
                 job_body("held", 2),

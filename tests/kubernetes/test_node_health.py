@@ -52,8 +52,9 @@ from fairlead.api.values.times import format_time
 from fairlead.app.collector import Collector
 from fairlead.app.context import ProcessContext
 from fairlead.app.controller_settings import ControllerSettings
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
 from fairlead.app.health_settings import HealthSettings
+from fairlead.app.policies import Policies
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.virtual.profile import load_profile

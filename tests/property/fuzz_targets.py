@@ -112,6 +112,9 @@ def _values() -> Iterator[Target]:
     yield Target("api.jobs.use:decode_use", ('{"cpuSeconds":1}', "{}"))
     yield text("api.kubernetes.selectors:parse_labels", ("a=b,c in (d,e),!f", "a notin (b)"))
     yield text("api.kubernetes.selectors:parse_fields", ("metadata.name=a,b!=c",))
+    yield Target(
+        "api.validation.notify_rules:parse_url", ("https://a.b:8/c?d#e", "http://[::1]/", "ftp://x")
+    )
     yield text("api.values.indices:parse_indices", ("0-31", "1,3,5-7", "0-99:4%5"))
     yield text("api.values.node_limit:parse_limit", ("3", "10%"))
     yield text("api.values.quantity:parse", ("500m", "16Gi", "2e3", "-1.5E"))

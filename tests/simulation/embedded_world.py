@@ -17,7 +17,9 @@ from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import CRDS, JOBS, PODS
 from fairlead.api.schema import crd
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
+from fairlead.app.policies import Policies
+from fairlead.controllers.notices import NoticeSender
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.device_allocator import DeviceAllocator
 from fairlead.embedded.node_leases import KUBELETS, NodeLeases
@@ -129,6 +131,7 @@ async def embedded_world(
     *,
     has_kubelets: bool = False,
     profile: Profile | None = None,
+    notices: NoticeSender | None = None,
 ) -> AsyncGenerator[EmbeddedWorld]:
     """Run the cluster inside, with nodes of 8 GPUs; these renew leases where they have kubelets."""
     clock, ids = LoopClock(EPOCH), random.Random(2)
@@ -147,6 +150,7 @@ async def embedded_world(
         MemoryHistory(),
         context=ProcessContext(clock, metrics),
         connect=lambda *how: world.contact.connect(*how),
+        notices=notices,
     )
     profile = profile or load_profile("instant")
     world = EmbeddedWorld(client, controllers, clock)

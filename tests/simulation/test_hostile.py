@@ -29,7 +29,8 @@ from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS
 from fairlead.api.schema import crd
 from fairlead.api.status import AlreadyExists, ApiError
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
+from fairlead.app.policies import Policies
 from fairlead.cloud.provider import CloudError, LaunchRequest, MachineProvider, OutOfCapacity
 from fairlead.cloud.registry import provider_of
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming

@@ -36,12 +36,13 @@ from fairlead.api.values.bounds import PATH_MAX
 from fairlead.app.client_settings import SessionsSettings, SlurmSettings
 from fairlead.app.health_settings import HealthSettings, SilenceSettings, conflicts_of_tests
 from fairlead.app.images_settings import ImagesSettings
+from fairlead.app.notices_settings import NoticesSettings, conflicts_of_notices
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
 from fairlead.model.asks.topology import DEFAULT_LEVELS, Level
 
 if TYPE_CHECKING:
-    from fairlead.app.controllers import Policies
+    from fairlead.app.policies import Policies
     from fairlead.decide.jobs.policy import JobsPolicy
     from fairlead.decide.placement.desk.policy import PlacementPolicy
 
@@ -405,6 +406,7 @@ class ControllerSettings(Section, frozen=True):
     topology: TopologySettings = TopologySettings()
     job_defaults: JobDefaultsSettings = JobDefaultsSettings()
     job_maxima: JobMaximaSettings = JobMaximaSettings()
+    notices: NoticesSettings = NoticesSettings()
     slurm: SlurmSettings = SlurmSettings()
     sessions: SessionsSettings = SessionsSettings()
 
@@ -413,7 +415,7 @@ class ControllerSettings(Section, frozen=True):
         own, most = self.job_defaults, JobMaxima(self.job_maxima.time_limit_seconds or None)
         given = {**plain(own), "timeLimitSeconds": own.time_limit_seconds or None}
         given["preflight"] = None if own.preflight is PreflightSuite.NONE else own.preflight
-        return JobTerms(msgspec.convert(given, JobDefaults), most)
+        return JobTerms(msgspec.convert(given, JobDefaults), most, self.notices.terms())
 
     def levels(self) -> tuple[Level, ...]:
         """Return the levels of the topology, widest first."""
@@ -431,7 +433,7 @@ class ControllerSettings(Section, frozen=True):
         Without balloons: `Policies.with_balloons` says where they are.
         """
         # Here, since the commands read the types and `policies` loads numpy.
-        from fairlead.app.controllers import Policies
+        from fairlead.app.policies import Policies
         from fairlead.decide.adoption.view import AdoptionPolicy
         from fairlead.decide.doctor.policy import DoctorPolicy
         from fairlead.decide.fleet.balloons import BalloonPolicy
@@ -450,6 +452,7 @@ class ControllerSettings(Section, frozen=True):
             health=HealthPolicy(**fields(self.health)),
             silence=SilencePolicy(**fields(self.silence)),
             images=ImagesPolicy(**fields(self.images)),
+            notices=self.notices.policy(),
             terms=self.terms(),
             levels=self.levels(),
         )
@@ -466,6 +469,7 @@ def conflicts(settings: ControllerSettings) -> Iterator[tuple[str, str]]:
         except re.error as error:
             yield f"doctor.prometheusJobs[{i}]", f"'{text}' has no regular expression: {error}"
     yield from conflicts_of_tests(settings.health)
+    yield from conflicts_of_notices(settings.notices)
     levels = settings.topology.levels
     if len(levels) > LEVELS_MAX:
         yield "topology.levels", f"{len(levels)} levels; accepted: {LEVELS_MAX} at most"

@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from fairlead.api.cluster.team import Team
-from fairlead.api.jobs.job_defaults import JobTerms
+from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import PriorityClass
-from fairlead.api.names import BALLOON_PRIORITY_CLASS, NODE_LEASES_NAMESPACE
+from fairlead.api.names import NODE_LEASES_NAMESPACE
 from fairlead.api.resources import FLEETS, IMAGE_SETS, LEASES
 from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
+from fairlead.app.policies import Policies
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.cloud.registry import providers as own_providers
 from fairlead.controllers.adoption import AdoptionController
@@ -38,37 +39,25 @@ from fairlead.controllers.health import HealthController
 from fairlead.controllers.images import ImagesController
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.notices import NoticesController, NoticeSender
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.stored_templates import StoredTemplates
 from fairlead.controllers.teams import TeamsController
 from fairlead.controllers.unreachable_nodes import Connect, UnreachableNodesController
 from fairlead.controllers.use import UseKeeper
-from fairlead.decide.adoption.view import AdoptionPolicy
-from fairlead.decide.arrays import ArraysPolicy
-from fairlead.decide.doctor.policy import DoctorPolicy
-from fairlead.decide.fleet.balloons import BalloonPolicy
-from fairlead.decide.fleet.view import FleetPolicy
-from fairlead.decide.health.policy import HealthPolicy, SilencePolicy
-from fairlead.decide.images.policy import ImagesPolicy
-from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.network import EgressPolicy
-from fairlead.decide.pinning import Binding
-from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.examiner import Examiner, Servers
 from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.embedded.unscheduled import report_unscheduled
 from fairlead.kube.machine_contact import contact_machine
-from fairlead.model.asks.topology import DEFAULT_LEVELS, Level
 from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import History
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
-from fairlead.runtime.mirror import Mirror, MirrorOptions
-from fairlead.runtime.numbers import Numbers, NumbersOptions
+from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
+from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import SupervisedService
@@ -76,55 +65,7 @@ from fairlead.runtime.supervisor import SupervisedService
 COMPONENT = "fairlead"
 #: Of the loop, for what an answer to `fairlead why` has beside the verdict and its numbers.
 ANSWER_SECONDS_MAX = 0.05
-
-
-@dataclass(frozen=True, slots=True)
-class Policies:
-    """The options of each controller."""
-
-    jobs: JobsPolicy = field(default_factory=JobsPolicy)
-    placement: PlacementPolicy = field(default_factory=PlacementPolicy)
-    adoption: AdoptionPolicy = field(default_factory=AdoptionPolicy)
-    teams: TeamsPolicy = field(default_factory=TeamsPolicy)
-    fleet: FleetPolicy = field(default_factory=FleetPolicy)
-    doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
-    balloons: BalloonPolicy = field(default_factory=BalloonPolicy)
-    health: HealthPolicy = field(default_factory=HealthPolicy)
-    silence: SilencePolicy = field(default_factory=SilencePolicy)
-    images: ImagesPolicy = field(default_factory=ImagesPolicy)
-    arrays: ArraysPolicy = field(default_factory=ArraysPolicy)
-    egress: EgressPolicy = field(default_factory=EgressPolicy)
-    numbers: NumbersOptions = field(default_factory=NumbersOptions)
-    #: Defaults and maxima of all jobs, which admission applies.
-    terms: JobTerms = field(default_factory=JobTerms)
-    #: Levels of the topology, widest first.
-    levels: tuple[Level, ...] = DEFAULT_LEVELS
-
-    @property
-    def own_namespace(self) -> str:
-        """Where pods of ours are that leave for work: balloons, tests of nodes; "": nowhere."""
-        if self.balloons.namespace:
-            return self.balloons.namespace
-        return self.health.test_namespace if self.health.enabled else ""
-
-    def with_balloons(self, namespace: str, binding: Binding) -> Policies:
-        """Return the policies of a cluster where Fairlead's own pods, such as balloons, are there.
-
-        `binding`: who binds pods on nodes that do not say.
-        """
-        balloons = replace(self.balloons, namespace=namespace, binding=binding)
-        fleet = replace(self.fleet, binding=binding)
-        health = replace(
-            self.health, test_namespace=namespace,
-            test_priority_class=BALLOON_PRIORITY_CLASS,
-        )  # fmt: skip
-        images = replace(self.images, namespace=namespace, priority_class=BALLOON_PRIORITY_CLASS)
-        teams = replace(self.teams, own_namespace=namespace, publishes=True)
-        numbers = replace(self.numbers, namespace=namespace)
-        return replace(
-            self, balloons=balloons, fleet=fleet, health=health, images=images, teams=teams,
-            numbers=numbers,
-        )  # fmt: skip
+_SHARED_MIRRORS = LoopOptions(runs_mirrors=False)
 
 
 class Controllers:
@@ -141,13 +82,16 @@ class Controllers:
         teams: Mirror[Team] | None = None,
         providers: ProviderFactory | None = None,
         connect: Connect = contact_machine,
+        notices: NoticeSender | None = None,
     ) -> None:
         """`priority_classes` and `teams`: where another part of the process runs those mirrors.
 
         `providers` makes the providers of node pools; the default knows no simulated cloud.
-        `connect` tries the machines of nodes; the default does not know virtual ones.
+        `connect` tries the machines of nodes; the default does not know virtual ones. `notices`
+        sends those of jobs; without it none are sent.
         """
         self._connect = connect
+        self._notices = notices
         self._providers = providers or own_providers()
         self._policies = policies
         self._client = client
@@ -198,6 +142,9 @@ class Controllers:
             SupervisedService("unreachable-nodes", self._run_unreachable_nodes),
             SupervisedService("use", self._run_use),
         ]
+        if self._notices is not None and self._policies.notices.terms.is_enabled:
+            sending = partial(self._run_notices, self._notices)
+            services.append(SupervisedService("notices", sending))
         if self._policies.doctor.enabled:
             services.append(SupervisedService("doctor", self._run_doctor))
         if self._policies.health.enabled:
@@ -292,6 +239,27 @@ class Controllers:
             rng=self._context.streams("use"), log=self._log,
         )  # fmt: skip
         await keeper.run()
+
+    async def _run_notices(self, sender: NoticeSender) -> None:
+        """Run the controller, from the first job on that asks for notices."""
+        reader, policy = self._begin("notices"), self._policies.notices
+        asks = asyncio.Event()
+
+        def look(change: Change[Job]) -> None:
+            if change.new is not None and change.new.spec.notify:
+                asks.set()
+
+        remove = self.mirrors.jobs.on_change(look)
+        try:
+            await asks.wait()
+        finally:
+            remove()
+        controller = NoticesController(
+            self._client, self.world, sender, events=self._events, clock=self._clock,
+            policy=policy, counted=self._metrics.notified, reader=reader,
+        )  # fmt: skip
+        options = replace(_SHARED_MIRRORS, beside_max=policy.sending_max)
+        await self._run(controller, reader, options=options)
 
     async def _run_arrays(self) -> None:
         reader = self._begin("arrays")
@@ -452,11 +420,13 @@ class Controllers:
         finally:
             reader.close()
 
-    def _loop(self, controller: Controller[Any]) -> ControllerLoop[Any]:
+    def _loop(
+        self, controller: Controller[Any], options: LoopOptions = _SHARED_MIRRORS
+    ) -> ControllerLoop[Any]:
         """Make the loop of a controller, whose mirrors run elsewhere."""
         loop = self._loops[controller.name] = ControllerLoop(
             controller, clock=self._clock, rng=self._context.streams(f"loop/{controller.name}"),
-            observer=self._metrics, log=self._log, options=LoopOptions(runs_mirrors=False),
+            observer=self._metrics, log=self._log, options=options,
         )  # fmt: skip
         return loop
 
@@ -467,12 +437,13 @@ class Controllers:
         *,
         own: Sequence[Mirror[Any]] = (),
         also: Sequence[Callable[[], Coroutine[Any, Any, None]]] = (),
+        options: LoopOptions = _SHARED_MIRRORS,
     ) -> None:
         """Run the controller, and mirrors of its own, until a fault of its code or of the world.
 
         `also` is run beside it.
         """
-        loop = self._loop(controller)
+        loop = self._loop(controller, options)
         unregister = (
             self.world.on_own_change(loop.wake), self.world.admissions.on_change(loop.check)
         )  # fmt: skip

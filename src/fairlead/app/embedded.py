@@ -18,6 +18,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 
+import msgspec
 from prometheus_client import CollectorRegistry
 
 from fairlead import __version__
@@ -26,14 +27,17 @@ from fairlead.api.resources import CRDS
 from fairlead.api.schema import crd
 from fairlead.api.status import AlreadyExists
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
 from fairlead.app.extensions import Extensions, Parts
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.app.nodes import Nodes
+from fairlead.app.notice_senders import notice_senders
+from fairlead.app.policies import Policies
 from fairlead.app.run_file import STORE_DIRECTORY
 from fairlead.app.server_tls import server_tls
 from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.cloud.registry import Clouds, provider_of
+from fairlead.controllers.notices import NoticeSender
 from fairlead.decide.health.unreachable_nodes import Contact
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
@@ -130,7 +134,7 @@ class Cluster:
             stack.push_async_callback(history.close)
             service = ApiService(
                 store, Registry.with_builtins(), self._clock,
-                ids=Uids(), rng=self._rng, terms=self._settings.controllers.terms(),
+                ids=Uids(), rng=self._rng, terms=self._policies().terms,
             )  # fmt: skip
             await service.bootstrap()
             client = InProcessClient(service)
@@ -140,6 +144,7 @@ class Cluster:
                 context=ProcessContext(self._clock, self._metrics, self._log),
                 providers=lambda pool: provider_of(pool, self._clouds, nodes.cloud),
                 connect=self._connect,
+                notices=self._senders(),
             )  # fmt: skip
             nodes: Nodes = Nodes(
                 self._settings, client, self._clock, pods=controllers.mirrors.pods,
@@ -177,6 +182,10 @@ class Cluster:
             if not lost.done():
                 await self._shut_down(nodes)
 
+    def _senders(self) -> NoticeSender:
+        settings = self._settings.controllers.notices
+        return notice_senders(settings, self._clock, runs_commands=True)
+
     async def _connect(self, address: str, port: int, seconds: float) -> Contact:
         contact = self._contact
         return Contact.UNKNOWN if contact is None else await contact.connect(address, port, seconds)
@@ -208,7 +217,13 @@ class Cluster:
         # The local node runs commands of this machine: this very program.
         program = (sys.executable, "-m", "fairlead")
         policies = self._settings.controllers.policies(replace(jobs, preflight_command=program))
-        return replace(policies, health=replace(policies.health, test_command=program))
+        # Its one owner may run any program of this machine in a job.
+        terms = msgspec.structs.replace(policies.notices.terms, has_commands=True)
+        return replace(
+            policies, health=replace(policies.health, test_command=program),
+            notices=replace(policies.notices, terms=terms),
+            terms=msgspec.structs.replace(policies.terms, notices=terms),
+        )  # fmt: skip
 
     def _open_store(self, stack: AsyncExitStack) -> Store:
         store = Store.open(self._settings.data / STORE_DIRECTORY)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
@@ -19,6 +19,8 @@ from fairlead import __version__
 from fairlead.app.answers_api import AnswersApi
 from fairlead.app.archive_api import ArchiveApi
 from fairlead.app.context import ProcessContext
+from fairlead.app.notice_senders import notice_senders
+from fairlead.app.notices_settings import NoticesSettings
 from fairlead.app.replica import Replica, ReplicaLogSource, ReplicaSettings
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -39,6 +41,7 @@ class OperatorSettings:
     #: Answer API servers that ask about new pods and jobs, and, on the same port, what its readers
     #: ask of the archive; None: neither.
     webhook: WebhookOptions | None = None
+    notices: NoticesSettings = field(default_factory=NoticesSettings)
 
 
 class ProbesFailed(Exception):
@@ -78,7 +81,13 @@ class ReplicaRun:
         )
         context = ProcessContext(clock, metrics, log)
         self._replica = replica = Replica(
-            settings.replica, client, history, context=context, archive=archive, fenced=fenced.inc
+            settings.replica,
+            client,
+            history,
+            context=context,
+            archive=archive,
+            notices=notice_senders(settings.notices, clock, runs_commands=False),
+            fenced=fenced.inc,
         )
         self.elector = replica.elector
         leading = Gauge("fairlead_leader", "1 while this replica leads.", registry=registry)

@@ -19,10 +19,12 @@ from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.resources import PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.app.answers import PlannerAnswers
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
+from fairlead.app.policies import Policies
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
+from fairlead.controllers.notices import NoticeSender
 from fairlead.controllers.unreachable_nodes import Connect
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.kube.machine_contact import contact_machine
@@ -72,13 +74,16 @@ class Replica:
         archive: ReplicaLogSource | None = None,
         providers: ProviderFactory | None = None,
         connect: Connect = contact_machine,
+        notices: NoticeSender | None = None,
         fenced: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`fenced` is called at the start of each term with the number of jobs touched.
 
-        `providers` makes the providers of node pools, `connect` tries the machines of nodes.
+        `providers` makes the providers of node pools, `connect` tries the machines of nodes,
+        `notices` sends those of jobs; without it none are sent.
         """
         self._connect = connect
+        self._notices = notices
         self._settings = settings
         self._client = client
         self._history = history
@@ -140,7 +145,7 @@ class Replica:
         controllers = Controllers(
             policies, client, self._history, context=context,
             priority_classes=self.priority_classes, teams=self.teams, providers=self._providers,
-            connect=self._connect,
+            connect=self._connect, notices=self._notices,
         )  # fmt: skip
         jobs = controllers.mirrors.jobs
         touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)

@@ -274,6 +274,15 @@ class DoctorSecrets(Section, frozen=True):
     ] = ""
 
 
+class NoticesSecret(Section, frozen=True):
+    """Credentials of settings.notices; the pods also start without them."""
+
+    secret_name: Annotated[
+        str,
+        about("Secret with login (user:password of the mail server) and ca.crt; empty: none."),
+    ] = ""
+
+
 def _memory(cpu: str, request: str, limit: str) -> Any:
     """Return the default of a container's resources."""
     return field(
@@ -337,6 +346,7 @@ class Values(Section, frozen=True):
     history: HistoryValues = HistoryValues()
     metrics: MetricsValues = MetricsValues()
     doctor: DoctorSecrets = DoctorSecrets()
+    notices: NoticesSecret = NoticesSecret()
     pod_disruption_budget: PodDisruptionBudget = PodDisruptionBudget()
     network_policy: NetworkPolicy = NetworkPolicy()
     webhook: WebhookValues = WebhookValues()

@@ -20,6 +20,7 @@ from prometheus_client.registry import Collector
 
 from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job import Job, JobState
+from fairlead.decide.notices import TryReason
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import Recorder
@@ -46,6 +47,15 @@ def _cell(job: Job) -> tuple[str, str]:
     if state not in _WAITING or verdict is None or Reason.of(verdict.reason) is None:
         return state, ""
     return state, verdict.reason
+
+
+def _notices(registry: CollectorRegistry) -> Counter:
+    return Counter(
+        "fairlead_notice_tries_total",
+        "Tries to send a notice of a job, by how they ended.",
+        ["reason"],
+        registry=registry,
+    )
 
 
 class Metrics(Collector):
@@ -76,6 +86,7 @@ class Metrics(Collector):
         self.doctor = DoctorMetrics(registry)
         self.health = HealthMetrics(registry)
         self.silence = SilenceMetrics(registry)
+        self._notices = _notices(registry)
         info = Gauge(
             "fairlead_build_info",
             "1, labelled with what runs.",
@@ -105,7 +116,6 @@ class Metrics(Collector):
             ["service"],
             registry=registry,
         )
-
         self._compaction_failing = Gauge(
             "fairlead_store_compaction_failing",
             "1 while the log of the embedded store cannot be compacted, so that it grows.",
@@ -144,6 +154,10 @@ class Metrics(Collector):
     def crashed(self, service: str, _error: BaseException) -> None:
         """Note a crash; fits the supervisor's `crashed`."""
         self._crashes.labels(service).inc()
+
+    def notified(self, reason: TryReason) -> None:
+        """Note how a try to send a notice ended."""
+        self._notices.labels(reason.value).inc()
 
     def watch_jobs(self, read: Callable[[], Iterable[Job]] | None) -> None:
         """Count these jobs at each scrape; None: no more (this replica does not lead)."""

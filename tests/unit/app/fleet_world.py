@@ -22,7 +22,8 @@ from fairlead.api.resources import CRDS, FLEETS, JOBS, NODE_POOLS, NODES
 from fairlead.api.schema import crd
 from fairlead.api.status import InternalError
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
+from fairlead.app.policies import Policies
 from fairlead.cloud.provider import MachineProvider
 from fairlead.cloud.registry import provider_of
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud

@@ -16,10 +16,11 @@ from fairlead.api.kubernetes.core import Lease
 from fairlead.api.resources import CRDS, NAMESPACES, NODES, PODS
 from fairlead.api.schema import crd
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
 from fairlead.app.embedded import Cluster
 from fairlead.app.nodes import Nodes
 from fairlead.app.operator import OperatorSettings, ReplicaRun
+from fairlead.app.policies import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
 from fairlead.app.settings import UpFlags, settle
 from fairlead.decide.jobs.policy import JobsPolicy

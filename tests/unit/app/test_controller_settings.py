@@ -27,7 +27,8 @@ from fairlead.app.controller_settings import (
     PlacementSettings,
     load_settings,
 )
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
+from fairlead.app.policies import Policies
 from fairlead.app.settings import UpFlags, remember, settle
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.embedded.client import InProcessClient

@@ -17,7 +17,8 @@ from fairlead.api.names import TEAM
 from fairlead.api.resources import CRDS, JOBS, NODES, TEAMS
 from fairlead.api.schema import crd
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
+from fairlead.app.policies import Policies
 from fairlead.controllers import scheduler
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry

@@ -30,7 +30,8 @@ from fairlead.api.resources import (
 from fairlead.api.schema import crd
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
+from fairlead.app.policies import Policies
 from fairlead.decide.images.policy import RATE_SECONDS, ImagesPolicy
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.embedded.registry import Registry

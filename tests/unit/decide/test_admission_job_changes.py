@@ -58,7 +58,7 @@ def judged(
 def test_every_field_of_a_job_has_a_rule() -> None:
     fields = [field.encode_name for field in msgspec.structs.fields(JobSpec)]
     assert sorted(CHANGES) == sorted(fields)
-    schema_says = {"roles", "topology", "checkpoint", "preflight", "adopts"}
+    schema_says = {"roles", "topology", "checkpoint", "notify", "preflight", "adopts"}
     assert {name for name, when in CHANGES.items() if when is ChangeRule.NEVER} == schema_says
 
 

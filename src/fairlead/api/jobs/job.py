@@ -20,10 +20,9 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from fairlead.api.jobs.after import (
-    After,
-)
+from fairlead.api.jobs.after import After
 from fairlead.api.jobs.attempt import Attempt, Cause, MemberCounts, Progress
+from fairlead.api.jobs.notify import NOTIFY_MAX, NoticeRecord, Notify
 from fairlead.api.jobs.placement import EmptySeats, FormerPlaces, Nomination, Placement, Preemption
 from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.jobs.run_facts import RunFacts
@@ -274,6 +273,10 @@ class JobSpec(Wire, frozen=True):
     ttl_seconds_after_finished: Annotated[
         Count | None, doc("Delete the object this many seconds after its end. Default: a setting.")
     ] = None
+    notify: Annotated[
+        tuple[Notify, ...],
+        doc("Who is notified of its events. Cannot be changed.", maxItems=NOTIFY_MAX),
+    ] = ()
     preflight: Annotated[
         PreflightSuite | None,
         doc(
@@ -389,6 +392,9 @@ class JobStatus(Wire, frozen=True):
         RunFacts | None,
         doc("What the program reported of its run: of several members the one of lowest rank."),
     ] = None
+    notices: Annotated[
+        tuple[NoticeRecord, ...], doc("How far the delivery of its notices is.")
+    ] = ()
     submitted_at: Annotated[Instant | None, doc("When the job was first seen.")] = None
     started_at: Annotated[Instant | None, doc("When the gang ran for the first time.")] = None
     finished_at: Annotated[Instant | None, doc("When the job ended for good.")] = None

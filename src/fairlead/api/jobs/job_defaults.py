@@ -90,11 +90,23 @@ class JobMaxima(Wire, frozen=True):
     ] = None
 
 
+class NoticeTerms(Wire, frozen=True):
+    """Which targets of notices a cluster serves."""
+
+    #: Any at all.
+    is_enabled: bool = True
+    #: Domains to which mail is sent; none: no mail is sent.
+    mail_domains: tuple[str, ...] = ()
+    #: Commands run as the user of the cluster, so there is one where he is the only one.
+    has_commands: bool = False
+
+
 class JobTerms(Wire, frozen=True):
     """What the settings of a cluster say of its jobs."""
 
     defaults: JobDefaults = JobDefaults()
     maxima: JobMaxima = JobMaxima()
+    notices: NoticeTerms = NoticeTerms()
 
 
 def source_words(name: str) -> str:

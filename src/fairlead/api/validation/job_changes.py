@@ -43,6 +43,8 @@ CHANGES: Mapping[str, ChangeRule] = {
     "cancel": ChangeRule.FREE,
     "requeueAttempt": ChangeRule.FREE,
     "ttlSecondsAfterFinished": ChangeRule.FREE,
+    #: Deliveries are recorded by the index of the target.
+    "notify": ChangeRule.NEVER,
     "preflight": ChangeRule.NEVER,
     "adopts": ChangeRule.NEVER,
 }

@@ -25,6 +25,7 @@ from fairlead.api.pods.pod_rules import pod_spec_causes
 from fairlead.api.status import StatusCause
 from fairlead.api.validation.claim_templates import claim_template_causes
 from fairlead.api.validation.job_changes import CHANGES, ChangeRule
+from fairlead.api.validation.notify_rules import notify_causes
 from fairlead.api.values import quantity
 from fairlead.api.values.bounds import (
     ANNOTATION_BYTES_MAX,
@@ -361,6 +362,7 @@ def _instants(spec: JobSpec, path: str) -> Iterable[StatusCause]:
 
 def _others(spec: JobSpec, path: str, name: str) -> Iterable[StatusCause]:
     yield from _instants(spec, path)
+    yield from notify_causes(spec.notify, f"{path}.notify")
     if spec.topology is not None:
         yield from _topology(spec.topology, f"{path}.topology")
     if spec.checkpoint is not None and spec.checkpoint.path:

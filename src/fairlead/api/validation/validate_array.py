@@ -30,6 +30,7 @@ _OF_ARRAYS = {
     "requeue_attempt": "is of one job: its elements have attempts of their own",
     "ttl_seconds_after_finished": "elements are deleted once their ends are recorded",
     "adopts": "is written by Fairlead for pods of other tools",
+    "notify": "each element would send its own; submit a job with `after` the array, and notify",
 }
 _WIRE_NAMES = {
     "requeue_attempt": "requeueAttempt",
@@ -154,7 +155,7 @@ def _template(
         why = f"Too long: may not be more than {TEMPLATE_BYTES_MAX} bytes, is {size}"
         yield cause("TooLong", path, f"{why}; keep long scripts and data in volumes or images")
     for field, advice in _OF_ARRAYS.items():
-        if getattr(template, field) not in (None, False):
+        if getattr(template, field) not in (None, False, ()):
             where = f"{path}.{_WIRE_NAMES.get(field, field)}"
             yield cause("Forbidden", where, f"Forbidden: leave it out; {advice}")
     for i, after in enumerate(template.after):

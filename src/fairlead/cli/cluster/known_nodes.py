@@ -15,6 +15,7 @@ from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.node_kinds import KnownNodes, Labels, What, resolve
 from fairlead.cli.job_request.request import JobRequest
+from fairlead.decide.admission.notices import refused_target
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.suggest import nearest
 
@@ -48,6 +49,18 @@ def with_priority(common_: Common, api: Api, request: JobRequest) -> JobRequest:
                      "it; --priority CLASS is the rank of a job")  # fmt: skip
         return request
     return replace(request, priority_class=found)
+
+
+def with_mail(common_: Common, api: Api, request: JobRequest) -> JobRequest:
+    """Return the request with the mail that a script of Slurm asks for, where mail is sent."""
+    mail = request.batch.mail if request.batch is not None else None
+    if mail is None:
+        return request
+    why = refused_target(mail, settings_or_defaults(common_, api).notices.terms())
+    if why is not None:
+        common_.note(f"note: --mail-type has no effect: {why}")
+        return request
+    return replace(request, notify=(*request.notify, mail))
 
 
 def with_node_kinds(common_: Common, api: Api, request: JobRequest) -> JobRequest:

@@ -15,7 +15,7 @@ from fairlead.cli.connection.connect import Choice, replica_connection
 from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
-    from fairlead.app.controllers import Policies
+    from fairlead.app.policies import Policies
     from fairlead.webhook.service import WebhookOptions
 
 LISTEN_DEFAULT = "0.0.0.0:8080"
@@ -126,6 +126,7 @@ def controller(
         host=host,
         port=port,
         webhook=_webhook(webhook_listen, webhook_cert_dir, namespace, policies),
+        notices=given.notices,
     )
     store = direct_store(history, os.environ)
     run_operator(settings, connection, store=store, verbosity=common_.verbosity)

@@ -304,11 +304,13 @@ def _connected(common_: Common, request: JobRequest) -> tuple[Api, JobRequest]:
         request = replace(request, target=Target.LOCAL if is_embedded(api) else None)
     if shares_machine(request) and (request.one_per_node or request.is_exclusive):
         common_.note(f"note: this is one machine: the {request.members} members share it")
-    if not request.kinds and not (request.batch and request.batch.qos):
+    batch = request.batch
+    if not request.kinds and not (batch and (batch.qos or batch.mail)):
         return api, request
-    from fairlead.cli.cluster.known_nodes import with_node_kinds, with_priority  # loads YAML
+    from fairlead.cli.cluster.known_nodes import with_mail, with_node_kinds, with_priority  # YAML
 
-    return api, with_node_kinds(common_, api, with_priority(common_, api, request))
+    request = with_mail(common_, api, with_priority(common_, api, request))
+    return api, with_node_kinds(common_, api, request)
 
 
 def _submit_program(

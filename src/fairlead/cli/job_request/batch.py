@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlead.api.jobs.notify import Notify
 from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES
 
 #: Known at submission, whatever was asked for.
@@ -31,6 +32,8 @@ class Batch:
     signal: str = ""
     #: The quality of service that was asked for, by its name in the settings.
     qos: str = ""
+    #: Whom to mail of what; only where the cluster sends mail to that address.
+    mail: Notify | None = None
     #: Files for a copy of what it writes, on this machine; patterns of Slurm.
     output: str = ""
     error: str = ""

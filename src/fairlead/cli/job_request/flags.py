@@ -43,6 +43,7 @@ class Flag(Enum):
     PREFLIGHT = "preflight"
     RETRIES = "retries"
     NO_RESTART = "no-restart"
+    NOTIFY = "notify"
     PARAM = "param"
     TAG = "tag"
     NOTE = "note"
@@ -149,6 +150,13 @@ FLAGS: dict[Flag, FlagInfo] = {
     ),
     Flag.RETRIES: FlagInfo("N", "Restart it up to N times when its program fails. [default: 0]"),
     Flag.NO_RESTART: FlagInfo("", "Do not restart it, not even after the failure of a node."),
+    Flag.NOTIFY: FlagInfo(
+        "EVENT,...[:TARGET]",
+        "Send a notice of start, end, fail or preempt to a URL, a mail address, secret:KEY (a URL "
+        "in the Secret fairlead-notify) or, with fairlead up, command:LINE; slack+ or teams+ "
+        "before a URL or secret: gives the form; repeatable. [default: secret:url]",
+        True,
+    ),
     Flag.PARAM: FlagInfo(
         "NAME=VALUE",
         "Record a parameter of the run; members find it in FAIRLEAD_PARAM_NAME; repeatable.",

@@ -169,6 +169,7 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
         checkpoint=request.checkpoint,
         preflight=request.preflight,
         after=request.after,
+        notify=request.notify,
         not_before=None if request.not_before is None else format_time(request.not_before),
         deadline=None if request.deadline is None else format_time(request.deadline),
         suspend=request.is_held,

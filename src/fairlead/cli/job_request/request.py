@@ -11,6 +11,7 @@ from typing import TypeVar
 from fairlead.api.jobs.after import After
 from fairlead.api.jobs.job import MEMBERS_MAX, Checkpoint, JobSpec, Restart, Role
 from fairlead.api.jobs.job_mounts import JobMount
+from fairlead.api.jobs.notify import Notify
 from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import NodeSelectorRequirement, PodTemplate
@@ -32,6 +33,7 @@ from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.job_request.mounts import MountError, parse_checkpoint, parse_mount
 from fairlead.cli.job_request.node_kinds import ConstraintError, NamedNodes, features_of, kinds_of
+from fairlead.cli.job_request.notify_flag import parse_notify
 from fairlead.cli.job_request.run_flags import NO_RUN, RunRequest, parse_run
 from fairlead.input.errors import Code, Problem
 
@@ -95,6 +97,7 @@ class JobRequest:
     reservation: str = ""
     preflight: PreflightSuite | None = None
     after: tuple[After, ...] = ()
+    notify: tuple[Notify, ...] = ()
     #: Seconds since the epoch.
     not_before: float | None = None
     deadline: float | None = None
@@ -446,6 +449,7 @@ def parse_request(
         reservation=reader.text(Flag.RESERVATION) or "",
         preflight=reader.choice(Flag.PREFLIGHT, _PREFLIGHTS),
         after=reader.after(),
+        notify=parse_notify(givens, reader.complain),
         not_before=reader.instant(Flag.BEGIN, now),
         deadline=reader.instant(Flag.DEADLINE, now),
         is_singleton=any(each.value == SINGLETON for each in givens.get(Flag.AFTER, ())),

@@ -112,7 +112,7 @@ class OptionReader:
         elif option.treatment is OptionTreatment.REFUSED:
             self._refuse(origin, f"{shown} cannot be honoured", option.words)
             return
-        elif option.argument is Argument.REQUIRED and not value:
+        elif option.argument is Argument.REQUIRED and not value and not option.may_be_empty:
             self._refuse(origin, f"{shown} needs a value", "write one, or remove the line")
             return
         self.options[option.name] = FlagValue(value, origin)

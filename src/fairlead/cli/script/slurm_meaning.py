@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from signal import Signals
 
 from fairlead.api import names
+from fairlead.api.jobs.notify import MAIL_ADDRESS, NoticeEvent, Notify
 from fairlead.cli.formats.text import parse_slurm_time
 from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.flags import Flag, FlagValue
@@ -42,6 +43,15 @@ _AS_IT_IS = {
     "partition": Flag.PARTITION,
     "begin": Flag.BEGIN,
     "deadline": Flag.DEADLINE,
+}
+#: Types of --mail-type as events; the others have no equal.
+_MAIL_EVENTS: Mapping[str, tuple[NoticeEvent, ...]] = {
+    "NONE": (),
+    "BEGIN": (NoticeEvent.START,),
+    "END": (NoticeEvent.END,),
+    "FAIL": (NoticeEvent.FAIL,),
+    "REQUEUE": (NoticeEvent.PREEMPT,),
+    "ALL": tuple(NoticeEvent),
 }
 #: Nodes that are all alike, as any of them.
 _GROUPS = str.maketrans("[]", "()")
@@ -119,6 +129,7 @@ class _Reader:
             exports_all=self._exports(),
             signal=self._signal(),
             qos=self._text("qos"),
+            mail=self._mail(),
             output=self._text("output"),
             error=self._text("error"),
             appends=self._text("open-mode") in ("a", "append"),
@@ -379,6 +390,27 @@ class _Reader:
                 target, _, flags = rest.partition(":")
                 text = f"{source}:{target or source}{':ro' if flags == 'ro' else ''}"
                 self._found.give(Flag.MOUNT, text, mounts.origin)
+
+    def _mail(self) -> Notify | None:
+        """Return whom to mail of what; a mail that is not sent changes no result: it is noted."""
+        given, user = self._options.get("mail-type"), self._text("mail-user")
+        types = [each.strip().upper() for each in given.value.split(",")] if given else []
+        events = [event for each in types for event in _MAIL_EVENTS.get(each, ())]
+        without = [each for each in types if each and each not in _MAIL_EVENTS]
+        if given is not None and without:
+            self._note(given, f"--mail-type={','.join(without)} has no effect")
+        if given is None or not events:
+            return None
+        if "array" in self._options:
+            self._note(given, "--mail-type has no effect: no mail is sent of an array")
+        elif not MAIL_ADDRESS.fullmatch(user):
+            self._note(given, "--mail-type has no effect without --mail-user=ada@example.com")
+        else:
+            return Notify(tuple(dict.fromkeys(events)), mail=user)
+        return None
+
+    def _note(self, given: FlagValue, text: str) -> None:
+        self._found.notes.append(f"{given.origin}: {text}")
 
     def _exports(self) -> bool:
         """Return whether all of the shell's variables come along, as they do without --export."""

@@ -43,6 +43,8 @@ class Option:
     variable: str = ""
     alias: str = ""
     treatment: OptionTreatment = OptionTreatment.MAPPED
+    #: Without a value it is as good as not given: templates have such lines.
+    may_be_empty: bool = False
 
     @property
     def shown(self) -> str:
@@ -51,7 +53,6 @@ class Option:
 
 
 _FILE = "a copy of the log in a file, on this machine; on a cluster: `fairlead logs JOB`"
-_MAIL = "no mail is sent"
 _WORDS = "it only changes sbatch's own words"
 _CORES = "CPUs are not bound to tasks; the cores of a node are not told apart"
 _COUNTING = "nothing is charged by it; the team of a job follows from its namespace"
@@ -148,14 +149,18 @@ _MAPPED = (
         "`--env`; ALL is everything that the shell exports, on this machine",
         variable="SBATCH_EXPORT",
     ),
+    Option(
+        "mail-type",
+        "`--notify` of BEGIN, END, FAIL, REQUEUE or ALL, where mail is sent",
+        may_be_empty=True,
+    ),
+    Option("mail-user", "the address of that `--notify`", may_be_empty=True),
     Option("comment", "kept in `SLURM_JOB_COMMENT`, and shown by `squeue -o %k` and `sacct`"),
     Option("container-image", "`--image`"),
     Option("container-mounts", "`--mount`, one for each"),
     Option("container-workdir", "`--chdir`"),
 )
 _NOTED = (
-    Option("mail-type", _MAIL),
-    Option("mail-user", _MAIL),
     Option("account", _COUNTING, letter="A", variable="SBATCH_ACCOUNT"),
     Option("wckey", _COUNTING, variable="SBATCH_WCKEY"),
     Option(

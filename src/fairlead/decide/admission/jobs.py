@@ -28,6 +28,7 @@ from fairlead.decide.admission.limits import (
     member_of,
     submitter_causes,
 )
+from fairlead.decide.admission.notices import notice_causes
 from fairlead.decide.admission.teams import RequestSender, team_causes, team_to_set
 from fairlead.model.asks.priorities import SYSTEM_NAMESPACE, SYSTEM_PREFIX, PriorityTable
 from fairlead.model.asks.teams import TeamTable
@@ -163,6 +164,7 @@ def judge_job(
     ]
     if old is None or not is_administrator:
         by_right += maximum_causes(new, old, teams=teams, namespace=namespace, terms=terms)
+    by_right += notice_causes(new, old, terms.notices)
     if old is None and teams is not None and not found:
         found += limit_causes(new, teams, namespace, count)
     found = [*by_right, *found]

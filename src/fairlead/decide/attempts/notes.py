@@ -33,6 +33,8 @@ class EventReason(Enum):
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     CANCELLED = "Cancelled"
+    #: A target of spec.notify was not reached.
+    NOT_NOTIFIED = "NotNotified"
     # Of groups of other tools' pods only.
     WAITS_AGAIN = "WaitsAgain"
     NOT_BOUND = "NotBound"
@@ -54,6 +56,7 @@ _WARNINGS = frozenset(
         EventReason.PREEMPTED,
         EventReason.MEMBER_RESTARTED,
         EventReason.FAILED,
+        EventReason.NOT_NOTIFIED,
         EventReason.WAITS_AGAIN,
         EventReason.NOT_BOUND,
         EventReason.REPLACED,

@@ -27,6 +27,7 @@ from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import refusals_in_a_row
 from fairlead.decide.attempts.end_reason import EndReason, end_of, refusal_of
 from fairlead.decide.attempts.notes import EventReason, PendingEvent
+from fairlead.decide.attempts.notices import held_until
 from fairlead.decide.attempts.record import new_record, with_attempt
 from fairlead.decide.attempts.run_facts import fold_run
 from fairlead.decide.attempts.seats import covers
@@ -338,6 +339,9 @@ def _finished(view: JobView) -> Decision[Action]:
     if view.pods.count and keep:
         wake_at = earliest(wake_at, max(keep_until, view.late_until))
     goes_at = _goes_at(view, ended_at)
+    held = held_until(job, ended_at) if goes_at is not None else None
+    if goes_at is not None and held is not None:
+        goes_at = max(goes_at, held)
     if goes_at is not None and view.now >= goes_at:
         actions.append(DeleteJob(job))
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairlead.app.controllers import Policies
+from fairlead.app.policies import Policies
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.runtime.leader import LeaderOptions

@@ -28,7 +28,7 @@ from prometheus_client import CollectorRegistry
 from fairlead.api.resources import LEASES
 from fairlead.api.status import ApiError, Unavailable
 from fairlead.app.context import ProcessContext, Streams
-from fairlead.app.controllers import Policies
+from fairlead.app.policies import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
 from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.controllers.unreachable_nodes import Connect
@@ -43,6 +43,7 @@ from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.sim.actors.machines import provider_of_process
+from fairlead.sim.actors.receivers import Receivers
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.working_time import WorkingTime
 from fairlead.sim.setup.faults import FaultSwitch, FaultyClient
@@ -276,6 +277,8 @@ class Replicas:
         """`report` is called with faults of our own code, and with promises that are broken."""
         self._cloud = cloud
         self._connect = connect
+        #: Whom all replicas send notices to.
+        self.receivers = Receivers(streams("receivers"), switch)
         self.met: Counter[str] = Counter()
         #: Calls by (service, verb and kind), and decisions by controller, of all replicas.
         self.requests: Counter[tuple[str, str]] = Counter()
@@ -388,6 +391,7 @@ class Replicas:
             context=context,
             providers=provider_of_process(self._cloud, process.step),
             connect=self._connect,
+            notices=self.receivers,
         )
         supervisor = Supervisor(
             replica.services(), clock=clock, rng=streams("supervisor"), log=context.log

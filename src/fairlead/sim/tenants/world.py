@@ -42,7 +42,8 @@ from fairlead.api.resources import (
 from fairlead.api.schema import crd
 from fairlead.api.status import ApiError, NotFound
 from fairlead.app.context import ProcessContext
-from fairlead.app.controllers import Controllers, Policies
+from fairlead.app.controllers import Controllers
+from fairlead.app.policies import Policies
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding

@@ -36,7 +36,7 @@ from fairlead.testing.builders import EPOCH, make_job
         ("submit", "--parsable", "leave it out"),
         ("submit", "--container-mounts", "--mount SOURCE:PATH"),
         ("run", "--volume", "--mount SOURCE:PATH"),
-        ("submit", "--mail-type", "leave it out: no mail is sent"),
+        ("submit", "--mail-type", "--notify"),
         ("submit", "-a", "sbatch's --array is --array here"),
         ("run", "--nodelist", "--node-selector"),
         ("ps", "-u", "--user NAME"),

@@ -1,0 +1,98 @@
+"""Settings of the notices controller: see `controller_settings.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated
+
+from msgspec import Meta
+
+from fairlead.api.jobs.job_defaults import NoticeTerms
+from fairlead.api.jobs.notify import MAIL_ADDRESS
+from fairlead.decide.notices import MailServer, NoticesPolicy, SmtpTls, parse_networks
+from fairlead.input.sections import Section, about, within
+
+LISTED_MAX = 64
+
+
+class NoticesSettings(Section, frozen=True):
+    """Notices of jobs, to URLs and by mail."""
+
+    enabled: Annotated[
+        bool,
+        about("Send the notices that jobs ask for in spec.notify; false: such jobs are refused, "
+              "and no Secret is read."),
+    ] = True  # fmt: skip
+    allowed_networks: Annotated[
+        tuple[Annotated[str, Meta(max_length=64)], ...],
+        Meta(max_length=LISTED_MAX, description="Networks beside the public internet that URLs may "
+             "lead to, also without TLS, such as 10.20.0.0/16. All tenants can reach what listens "
+             "there."),
+    ] = ()  # fmt: skip
+    namespace_per_minute: Annotated[
+        int, within(1, 10_000, "Tries to send that begin within a minute, of a namespace.")
+    ] = 60
+    per_minute: Annotated[
+        int, within(1, 100_000, "Tries to send that begin within a minute, in all.")
+    ] = 600
+    smtp_host: Annotated[
+        str, Meta(max_length=253, description="Mail server; empty: no mail is sent.")
+    ] = ""
+    smtp_port: Annotated[int, within(1, 65_535, "Its port.")] = 587
+    smtp_tls: Annotated[
+        SmtpTls, about("StartTls, Tls (from the first byte on, port 465) or None.")
+    ] = SmtpTls.START_TLS
+    mail_from: Annotated[str, Meta(max_length=254, description="Address that mail is from.")] = ""
+    mail_domains: Annotated[
+        tuple[Annotated[str, Meta(max_length=253)], ...],
+        Meta(max_length=LISTED_MAX, description="Domains to whose addresses mail is sent, such as "
+             "example.com; without subdomains."),
+    ] = ()  # fmt: skip
+    credentials_directory: Annotated[
+        str,
+        Meta(min_length=1, max_length=512, description="Has the files login (user:password of the "
+             "mail server) and ca.crt (trusted beside the system's authorities); files that are "
+             "not there are not used."),
+    ] = "/etc/fairlead-notices"  # fmt: skip
+
+    def terms(self) -> NoticeTerms:
+        """Return which targets are served; those of commands are the embedded cluster's."""
+        domains = tuple(each.lower() for each in self.mail_domains) if self.smtp_host else ()
+        return NoticeTerms(self.enabled, domains)
+
+    def policy(self) -> NoticesPolicy:
+        """Return the controller's policy."""
+        return NoticesPolicy(
+            self.terms(), namespace_per_minute=self.namespace_per_minute,
+            per_minute=self.per_minute,
+        )  # fmt: skip
+
+    def mail_server(self) -> MailServer | None:
+        """Return the mail server; None where there is none."""
+        if not self.smtp_host:
+            return None
+        return MailServer(
+            self.smtp_host,
+            self.smtp_port,
+            self.smtp_tls,
+            self.mail_from,
+            self.credentials_directory,
+        )
+
+
+def conflicts_of_notices(settings: NoticesSettings) -> Iterator[tuple[str, str]]:
+    """Yield (path, message) of fields that cannot be, or do not go together."""
+    for i, text in enumerate(settings.allowed_networks):
+        try:
+            parse_networks((text,))
+        except ValueError as error:
+            yield f"notices.allowedNetworks[{i}]", f"'{text}' is not a network: {error}"
+    for i, domain in enumerate(settings.mail_domains):
+        if not MAIL_ADDRESS.fullmatch(f"x@{domain}"):
+            yield f"notices.mailDomains[{i}]", f"'{domain}' is not a domain such as example.com"
+    if settings.smtp_host and not MAIL_ADDRESS.fullmatch(settings.mail_from):
+        why = "must be an address such as fairlead@example.com where smtpHost is set"
+        yield "notices.mailFrom", f"'{settings.mail_from}' {why}"
+    if settings.smtp_host and not settings.mail_domains:
+        why = "must name the domains that mail is sent to where smtpHost is set"
+        yield "notices.mailDomains", why
