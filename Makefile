@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_CLUSTER = $(if $(CLUSTER),--directory $(CLUSTER))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak mutants lint format bench lock crds docs site release kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
+.PHONY: help setup demo test test-gpu soak mutants lint format bench lock crds docs site release kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -47,6 +47,10 @@ $(COMPILED): $(READY)
 test: $(COMPILED)  ## Run all tests that need no cluster
 	@$(if $(filter tests,$(TESTS)),$(BIN)/pytest -m machine tests/e2e)
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 2 -m "not kubernetes and not machine" $(TESTS)
+
+# Exit code 77: there is no GPU. PYTHON_GPU: a Python that has torch, and the packages of requirements/run.lock.
+test-gpu: $(READY)  ## Run all tests of GPUs on one GPU, with planted faults (at most 10 minutes)
+	@PYTHONPATH=src:. $(or $(PYTHON_GPU),$(BIN)/python) -m tools.gpu_tests
 
 soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (10) and a third
 	@$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10); code=$$?; \

@@ -24,7 +24,7 @@ from fairlead.api.cluster.machine_result import (
 )
 from fairlead.api.cluster.node_suites import Better, MachineTest, Option, machine_tests, suites
 from fairlead.node.host import ClockState, Host
-from fairlead.node.machine_tests import clock, cpu, disk, memory, mount, names
+from fairlead.node.machine_tests import clock, cpu, disk, gpu_clocks, memory, mount, names
 from fairlead.node.machine_tests.program import measured
 from fairlead.node.machine_tests.programs import PROGRAMS, run_program
 from fairlead.node.machine_tests.runner import AlreadyRunning, UnknownTest, run_suite, run_test
@@ -253,7 +253,7 @@ def test_storage_that_is_not_mounted_fails_and_what_is_mounted_takes_a_file(tmp_
 
 
 def test_gpus_are_tested_or_it_is_said_why_not() -> None:
-    for name in ("gpu-matmul", "gpu-memory", "gpu-copies", "gpu-peers"):
+    for name in ("gpu-matmul", "gpu-memory", "gpu-copies", "gpu-peers", "gpu-clocks"):
         found = run(name)
         if found.outcome is MachineOutcome.SKIPPED:
             assert found.message
@@ -261,6 +261,30 @@ def test_gpus_are_tested_or_it_is_said_why_not() -> None:
         else:
             assert found.outcome is MachineOutcome.PASSED
             assert values(found)
+
+
+def test_a_gpu_that_its_hardware_slows_down_has_failed_and_one_at_its_power_limit_has_not() -> None:
+    good = "0, 1755, 1980, 690.12, 61, 0x0000000000000004"
+    (state,) = gpu_clocks.read_states(f"{good}\n1, [N/A], 1980, [N/A], 61, 0x0\nno devices found\n")
+    assert state == gpu_clocks.GpuState(0, 1755e6, 1980e6, 690.12, 61.0, 4)
+
+    def judged(*states: gpu_clocks.GpuState) -> MachineFinding:
+        return measured("gpu-clocks", lambda: gpu_clocks.judge_states(states))
+
+    found = judged(state)
+    assert found.outcome is MachineOutcome.PASSED
+    assert values(found) == {
+        "smHertz": 1.755e9,
+        "smClockShare": 0.886364,
+        "watts": 690.12,
+        "celsius": 61.0,
+    }
+    slowed = gpu_clocks.GpuState(3, 345e6, 1980e6, 210.0, 94.0, 0x44)
+    found = judged(state, slowed)
+    assert found.outcome is MachineOutcome.FAILED
+    assert found.message == "GPU 3 is slowed down: heat, at 94 °C"
+    assert values(found)["smHertz"] == 345e6
+    assert judged().outcome is MachineOutcome.SKIPPED
 
 
 def test_options_that_are_none_are_an_error_and_no_fault_of_the_machine() -> None:

@@ -50,16 +50,26 @@ class CopyOptions(msgspec.Struct, frozen=True):
     bytes: int = 256 << 20
 
 
-def matmul(options: MatmulOptions) -> Iterable[Figure]:
-    """Return operations per second of the slowest GPU in each type; Broken for a wrong product."""
-    torch, gpus = _gpus()
+def matmul(options: MatmulOptions, spoil: Callable[[Any], None] | None = None) -> Iterable[Figure]:
+    """Return operations per second of the slowest GPU in each type; Broken for a wrong product.
+
+    `spoil` changes each product after the first before it is compared: a test of this test.
+    """
+    torch, gpus = find_gpus()
     rates: dict[str, list[float]] = {short: [] for _, short in _TYPES}
     lows: dict[str, list[float]] = {short: [] for _, short in _TYPES}
     for gpu in gpus:
         for name, short in _TYPES:
             seconds = options.seconds / len(_TYPES) / REPEATS
             found = [
-                _products(torch, gpu, getattr(torch, name), size=options.size, seconds=seconds)
+                _products(
+                    torch,
+                    gpu,
+                    getattr(torch, name),
+                    size=options.size,
+                    seconds=seconds,
+                    spoil=spoil or _as_it_is,
+                )
                 for _ in range(REPEATS)
             ]
             rates[short].append(max(found))
@@ -69,7 +79,13 @@ def matmul(options: MatmulOptions) -> Iterable[Figure]:
     )
 
 
-def _products(torch: Any, gpu: int, type_: Any, *, size: int, seconds: float) -> float:
+def _as_it_is(_: Any) -> None:
+    """Change nothing."""
+
+
+def _products(
+    torch: Any, gpu: int, type_: Any, *, size: int, seconds: float, spoil: Callable[[Any], None]
+) -> float:
     """Return operations per second; Broken when a product is wrong, or differs from the first."""
     device = f"cuda:{gpu}"
     source = torch.Generator().manual_seed(_SEED)
@@ -90,15 +106,20 @@ def _products(torch: Any, gpu: int, type_: Any, *, size: int, seconds: float) ->
     started, done = perf_counter(), 0
     while (elapsed := perf_counter() - started) < seconds or not done:
         product = a @ b
+        spoil(product)
         done += 1
         if not torch.equal(product, first):  # waits for the product, too
             raise Broken(f"GPU {gpu}: the same product in {type_} came out in two ways")
     return done * 2.0 * size**3 / elapsed
 
 
-def memory(options: MemoryOptions) -> Iterable[Figure]:
-    """Return bandwidth and size; Broken where memory does not keep what was written."""
-    torch, gpus = _gpus()
+def memory(options: MemoryOptions, spoil: Callable[[Any], None] | None = None) -> Iterable[Figure]:
+    """Return bandwidth and size; Broken where memory does not keep what was written.
+
+    `spoil` changes each block between writing and reading: a test of this test.
+    """
+    spoil = spoil or _as_it_is
+    torch, gpus = find_gpus()
     tested, best, worst = list[int](), list[float](), list[float]()
     for gpu in gpus:
         free, _ = torch.cuda.mem_get_info(gpu)
@@ -108,6 +129,7 @@ def memory(options: MemoryOptions) -> Iterable[Figure]:
         for pattern in _PATTERNS:
             for chunk in chunks:
                 chunk.fill_(pattern)
+                spoil(chunk)
             if not all(bool((chunk == pattern).all()) for chunk in chunks):
                 raise Broken(f"GPU {gpu}: memory did not keep {pattern:#x}")
         places = torch.arange(words, dtype=torch.int32, device=f"cuda:{gpu}")
@@ -131,7 +153,7 @@ def memory(options: MemoryOptions) -> Iterable[Figure]:
 
 def copies(options: CopyOptions) -> Iterable[Figure]:
     """Return bandwidths to and from the slowest GPU; Broken for a copy that changed its data."""
-    torch, gpus = _gpus()
+    torch, gpus = find_gpus()
     words = options.bytes // _WORD_BYTES
     there, back = list[list[float]](), list[list[float]]()
     source = torch.arange(words, dtype=torch.int32).pin_memory()
@@ -153,7 +175,7 @@ def copies(options: CopyOptions) -> Iterable[Figure]:
 
 def peers(options: CopyOptions) -> Iterable[Figure]:
     """Return the bandwidth of the slowest pair; Broken for a copy that changed its data."""
-    torch, gpus = _gpus()
+    torch, gpus = find_gpus()
     pairs = [
         (a, b) for a in gpus for b in gpus
         if a != b and torch.cuda.can_device_access_peer(a, b)
@@ -192,7 +214,7 @@ def _rates(torch: Any, gpus: Sequence[int], bytes_: int, copy: Callable[[], obje
     return rates[1:]
 
 
-def _gpus() -> tuple[Any, list[int]]:
+def find_gpus() -> tuple[Any, list[int]]:
     """Return torch and the GPUs; Absent without any, RuntimeError for one that is in use."""
     try:
         torch: Any = importlib.import_module("torch")

@@ -8,7 +8,16 @@ from typing import Any
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure, MachineFinding
-from fairlead.node.machine_tests import clock, cpu, disk, gpu, memory, mount, names
+from fairlead.node.machine_tests import (
+    clock,
+    cpu,
+    disk,
+    gpu,
+    gpu_clocks,
+    memory,
+    mount,
+    names,
+)
 from fairlead.node.machine_tests.program import measured
 
 #: What each test measures, and the type of its options. Tests of the suites that are not here are
@@ -24,6 +33,7 @@ PROGRAMS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any], Iterable[Figu
     "gpu-memory": (gpu.MemoryOptions, gpu.memory),
     "gpu-copies": (gpu.CopyOptions, gpu.copies),
     "gpu-peers": (gpu.CopyOptions, gpu.peers),
+    "gpu-clocks": (gpu_clocks.ClockRunOptions, gpu_clocks.clocks),
 }
 
 
