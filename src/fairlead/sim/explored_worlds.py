@@ -302,8 +302,25 @@ def _with_health(options: WorldOptions, number: int) -> WorldOptions:
         cosmetic_drain_seconds=rng.choice((900, 86_400)),
         reset_seconds=rng.choice((60, 600)), reboot_seconds=rng.choice((120, 1800)),
     )  # fmt: skip
-    return replace(
+    options = replace(
         options, health=health, sick_nodes_per_day=rng.choice((100.0, 500.0, 5000.0)),
         sick_seconds=rng.choice((60.0, 600.0, 3600.0)),
         sick_storms_per_day=rng.choice((0.0, 50.0)),
+    )  # fmt: skip
+    return _with_node_tests(options, rng)
+
+
+def _with_node_tests(options: WorldOptions, rng: random.Random) -> WorldOptions:
+    """Return a world whose idle nodes are tested, again and again, or as it was."""
+    if rng.random() < 0.5:
+        return options
+    health = replace(
+        options.health, test_suite="quick", idle_test_suite="quick",
+        idle_test_after_seconds=rng.choice((30, 1800)),
+        idle_test_interval_seconds=rng.choice((120, 7200)),
+        idle_test_share=rng.choice((0.005, 0.2, 1.0)),
+    )  # fmt: skip
+    return replace(
+        options, health=health, infant_share=rng.choice((0.0, 0.1)),
+        silent_faults_per_day=rng.choice((0.0, 20.0)),
     )  # fmt: skip

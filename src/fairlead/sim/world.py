@@ -17,9 +17,6 @@ import hashlib
 import random
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from msgspec.structs import replace
 
 from fairlead.api.cluster.fleet import Fleet
 from fairlead.api.cluster.node_pool import NodePool
@@ -50,7 +47,6 @@ from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.history.memory import MemoryHistory
-from fairlead.model.gang.phase import is_failing
 from fairlead.model.health.machines import Instance
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
@@ -64,17 +60,19 @@ from fairlead.sim.actors.machines import FleetChecker, MachineUse, pool_body, st
 from fairlead.sim.actors.quiet_client import QuietClient
 from fairlead.sim.actors.replica_options import replica_options
 from fairlead.sim.actors.replicas import Replicas
+from fairlead.sim.actors.silent_faults import SilentFaults
 from fairlead.sim.actors.stock_scheduler import StockScheduler
 from fairlead.sim.actors.training_operator import OWNER_DEFINITION, GateChecker, TrainingOperator
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken, unwrap_broken
-from fairlead.sim.observers.observer import Observer, ObserverCalls
+from fairlead.sim.observers.observer import Observer, ObserverCalls, holding, typed
 from fairlead.sim.observers.working_time import WorkingTime
 from fairlead.sim.outcome import SimulationOutcome
 from fairlead.sim.promises.array_checker import ArrayChecker
 from fairlead.sim.promises.budget_checker import BudgetChecker
 from fairlead.sim.promises.checkers import Checkers
 from fairlead.sim.promises.jobs_checker import JobsChecker
+from fairlead.sim.promises.node_test_checker import NodeTestChecker
 from fairlead.sim.promises.own_nodes_checker import OwnNodesChecker
 from fairlead.sim.promises.placement_checkers import (
     MaintenanceChecker,
@@ -87,7 +85,7 @@ from fairlead.sim.promises.team_checker import TeamChecker
 from fairlead.sim.settling import settle_seconds
 from fairlead.sim.setup.claimed import CLAIMED_KINDS, claim_keepers
 from fairlead.sim.setup.devices import DeviceChecker
-from fairlead.sim.setup.faults import FaultSwitch
+from fairlead.sim.setup.faults import PERFECT, FaultSwitch
 from fairlead.sim.setup.fitting import unfit_jobs
 from fairlead.sim.setup.replay_command import replay_command
 from fairlead.sim.setup.volumes import VolumeChecker
@@ -95,6 +93,8 @@ from fairlead.sim.setup.workload import HIGH, Arrival, WorkloadSubmission, gener
 from fairlead.sim.setup.world_options import EPOCH, WorldOptions
 
 _PARTIAL_SECONDS = 120.0
+#: What refused and conflicting calls may add to a bound of seconds.
+_RETRY_SECONDS = 30.0
 #: Compared for every write; to compute a resource's name, or to read an Enum's member, costs more.
 _JOBS, _PODS, _NODES, _DELETED = JOBS.name, PODS.name, NODES.name, EventType.DELETED
 #: Served by every real cluster, and read by the operator's controllers; no quota is set here.
@@ -215,6 +215,12 @@ class World:
         self.arrays = ArrayChecker()
         self.agents = Agents(options, self.client, self.clock, self._rng("agents"))
         self.health = HealthChecker(self.agents)
+        self.silent = SilentFaults(
+            options, self.client, self.clock, self.virtual,
+            disturbances=self.disturbances, rng=self._rng("silent"),
+        )  # fmt: skip
+        slack = 0.0 if options.faults == PERFECT else self._late + _RETRY_SECONDS
+        self.node_tests = NodeTestChecker(options.health, self._working, slack)
         self.neighbours = NeighbourChecker()
         self.topology = TopologyChecker()
         self.maintenance = MaintenanceChecker(clock_error)
@@ -224,6 +230,8 @@ class World:
             self.topology, self.strict, self.own_nodes, self.maintenance, self.job_checker,
             self.arrays, self.volumes, self.devices,
             *([self.agents, self.health] if options.health.enabled else []),
+            *([self.node_tests] if options.health.idle_test_suite else []),
+            *([self.silent] if options.has_silent_faults else []),
             *([self.kubelets] if options.silence.enabled else []),
         ]  # fmt: skip
         if options.binding is not None:
@@ -260,32 +268,32 @@ class World:
             self._digest.update(line.encode() + record.data)
             current = None if event.type is _DELETED else record
             if name == _JOBS:
-                job = _holding(_typed(current, Job))
-                self.checkers.job(job, _holding(_typed(event.previous, Job)), now)
+                job = holding(typed(current, Job))
+                self.checkers.job(job, holding(typed(event.previous, Job)), now)
                 for saw_job in calls.job:
                     saw_job(job, key, now)
             elif name == _PODS:
-                pod = _typed(current, Pod)
-                self.checkers.pod(pod, _typed(event.previous, Pod), now)
+                pod = typed(current, Pod)
+                self.checkers.pod(pod, typed(event.previous, Pod), now)
                 for saw_pod in calls.pod:
                     saw_pod(pod, key, now)
             elif name == _NODES:
-                node = _typed(current, Node)
-                self.checkers.node(node, _typed(event.previous, Node), now)
+                node = typed(current, Node)
+                self.checkers.node(node, typed(event.previous, Node), now)
                 for saw_node in calls.node:
                     saw_node(node, key_name, now)
             elif name == JOB_ARRAYS.name:
-                array = _typed(current, JobArray)
+                array = typed(current, JobArray)
                 for saw_array in calls.array:
                     saw_array(array, key, now)
             elif name == TEAMS.name:
-                team = _typed(current, Team)
+                team = typed(current, Team)
                 self.teams.team(team, key_name, now)
                 self.budgets.team(team, key_name, now)
             elif name == FLEETS.name:
-                self.health.fleet(_typed(current, Fleet), now)
+                self.health.fleet(typed(current, Fleet), now)
             elif name == NODE_POOLS.name and self.fleet is not None:
-                self.fleet.pool(_typed(current, NodePool), key_name, now)
+                self.fleet.pool(typed(current, NodePool), key_name, now)
             elif name in CLAIMED_KINDS:
                 calls.see_claimed(name, current, key, now)
             for wrote in calls.wrote:
@@ -336,6 +344,8 @@ class World:
             keepers = claim_keepers(self.options, self.client, self.clock, self._rng)
             tasks += [group.create_task(keep) for keep in keepers]
             tasks.append(group.create_task(self.deleting.run(self.options.workload.seconds)))
+            if self.options.has_silent_faults:
+                tasks.append(group.create_task(self.silent.run(self.options.workload.seconds)))
             tasks.append(group.create_task(self._story(self._arrivals), name="story"))
             await self._over.wait()
             for task in tasks:
@@ -362,7 +372,7 @@ class World:
         while True:
             await asyncio.sleep(self.options.look_seconds)
             now = self.clock.now()
-            for checker in (self.preemptions, self.teams, self.job_checker):
+            for checker in (self.preemptions, self.teams, self.job_checker, self.node_tests):
                 checker.check_by_clock(now)
             self.checkers.check_partial(now)
 
@@ -472,17 +482,6 @@ class World:
             seconds=self._elapsed(),
             machines=self.machine_use,
         )
-
-
-def _typed(record: Any, type_: type[Any]) -> Any:
-    return None if record is None else record.typed(type_)
-
-
-def _holding(job: Job | None) -> Job | None:
-    """Return a job with the place that counts: what stays of one that is failing holds nothing."""
-    if job is None or not is_failing(job):
-        return job
-    return replace(job, status=replace(job.status, placement=None))
 
 
 def simulate(options: WorldOptions, seed: int) -> SimulationOutcome:

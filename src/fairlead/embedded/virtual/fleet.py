@@ -82,6 +82,9 @@ def node_object(fleet: NodeFleet, index: int, now: float) -> dict[str, Any]:
     block = rack // shape.racks_per_block
     zone = block // shape.blocks_per_zone
     resources = fleet.resources()
+    spec: dict[str, Any] = {"providerID": f"fairlead-virtual://{name}"}
+    if shape.preflight:
+        spec["taints"] = [{"key": names.TAINT_PREFLIGHT, "effect": "NoSchedule"}]
     return {
         "metadata": {
             "name": name,
@@ -98,7 +101,7 @@ def node_object(fleet: NodeFleet, index: int, now: float) -> dict[str, Any]:
                 **shape.labels,
             },
         },
-        "spec": {"providerID": f"fairlead-virtual://{name}"},
+        "spec": spec,
         "status": {
             "capacity": resources,
             "allocatable": resources,

@@ -1,17 +1,19 @@
-"""What tests of a virtual machine find: drawn once from a seed and the name of the node.
+"""What tests of a virtual machine find: drawn from a seed and the name of the node, until a
+simulation says that the machine is of another kind by now.
 
 good      figures of its shape, with the noise of good machines
 slow      half of them
 corrupt   the CPU computes wrong
 hanging   the test never ends
 flaky     every other pod leaves no result
+dead      its GPUs do not answer
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 from msgspec.structs import replace
@@ -46,6 +48,7 @@ class Quality(Enum):
     CORRUPT = "corrupt"
     HANGING = "hanging"
     FLAKY = "flaky"
+    DEAD = "dead"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +64,17 @@ class Hardware:
     """The machines of a fleet."""
 
     spec: HardwareSpec
+    #: Machines that are of another kind than was drawn.
+    changed: dict[str, Quality] = field(default_factory=dict[str, Quality])
 
     def quality(self, node: str) -> Quality:
         """Return the kind of a machine."""
+        if node in self.changed:
+            return self.changed[node]
         spec, drawn = self.spec, self._rng(node).random()
         for quality, share in (
             (Quality.SLOW, spec.slow), (Quality.CORRUPT, spec.corrupt),
-            (Quality.HANGING, spec.hanging), (Quality.FLAKY, spec.flaky),
+            (Quality.HANGING, spec.hanging), (Quality.FLAKY, spec.flaky), (Quality.DEAD, spec.dead),
         ):  # fmt: skip
             if drawn < share:
                 return quality
@@ -134,6 +141,8 @@ class Hardware:
             figures = tuple(self._figures(test, quality, rng))
             if test.name.startswith(_GPU_PREFIX) and not has_gpus:
                 yield MachineFinding(test.name, MachineOutcome.SKIPPED, "it has no GPU")
+            elif test.name.startswith(_GPU_PREFIX) and quality is Quality.DEAD:
+                yield MachineFinding(test.name, MachineOutcome.FAILED, "no GPU answers")
             elif test.name == "cpu" and quality is Quality.CORRUPT:
                 yield MachineFinding(
                     test.name, MachineOutcome.FAILED, "wrong results on 1 CPU", figures=figures

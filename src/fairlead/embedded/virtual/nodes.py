@@ -35,6 +35,7 @@ from fairlead.embedded.virtual.fleet import (
     ensure_fleet,
     host_address,
 )
+from fairlead.embedded.virtual.hardware import Quality
 from fairlead.embedded.virtual.node_slices import NodeSlices
 from fairlead.embedded.virtual.node_writes import write_node
 from fairlead.embedded.virtual.pods import PodLives
@@ -272,6 +273,10 @@ class VirtualNodes:
         node = self._nodes.get(name)
         if node is not None:
             self._lives.set_speed(node, speed)
+
+    def set_quality(self, name: str, quality: Quality) -> None:
+        """Say what tests of a node find from now on."""
+        self._lives.hardware.changed[name] = quality
 
     async def register(self, body: Mapping[str, Any], devices: Sequence[DeviceShape] = ()) -> None:
         """Create a node, ready, and drive its pods; nothing happens when it exists."""

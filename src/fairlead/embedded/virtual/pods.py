@@ -74,8 +74,8 @@ class PodLives:
     ) -> None:
         self._profile = profile
         self._sampler = StageSampler(profile)
-        self._hardware = Hardware(profile.hardware)
-        self._gates = GangGates(self._hardware)
+        self.hardware = Hardware(profile.hardware)
+        self._gates = GangGates(self.hardware)
         self._clock = clock
         self._rng = rng
         self._config = ConfigWaits(maps)
@@ -336,7 +336,7 @@ class PodLives:
     def _schedule_test(self, record: PodRecord) -> None:
         """Let a test of the machine end with what the model of its hardware says."""
         record.stage, record.step_at = None, 0.0
-        answer = self._hardware.answer(record.pod, record.node.name)
+        answer = self.hardware.answer(record.pod, record.node.name)
         if answer is not None:
             end_at = max(record.started_at + answer.seconds, self._clock.now())
             code, text = 0 if answer.message else 1, answer.message

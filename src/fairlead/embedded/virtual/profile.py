@@ -176,6 +176,7 @@ class HardwareSpec(Section, frozen=True):
     corrupt: _Share = 0.0
     hanging: _Share = 0.0
     flaky: _Share = 0.0
+    dead: _Share = 0.0
 
 
 class ImagesSpec(Section, frozen=True):
@@ -200,6 +201,8 @@ class NodeShape(Section, frozen=True):
     device_classes: dict[str, str] = {}
     instance_type: str = "virtual-8gpu"
     labels: dict[str, str] = {}
+    #: Nodes register with the taint of those that are to be tested before they take work.
+    preflight: bool = False
     nodes_per_rack: _Positive = 8
     racks_per_block: _Positive = 4
     blocks_per_zone: _Positive = 32

@@ -228,7 +228,7 @@ class Disturbances(Observer):
             if not name or name in broken:
                 return None
             self.node_failures += 1
-            repair = _drawn(rng, options.node_repair_seconds, options.node_repair_sigma)
+            repair = lognormal(rng, options.node_repair_seconds, options.node_repair_sigma)
             detect = rng.random() * options.node_detect_seconds_max
             self._virtual.fail_node(name, detect_seconds=detect)
             return name, now + repair
@@ -247,7 +247,7 @@ class Disturbances(Observer):
             if not name or not self._virtual.fail_gpu(name, rng.random()):
                 return None
             self.gpu_faults += 1
-            return name, now + _drawn(rng, options.gpu_repair_seconds, options.node_repair_sigma)
+            return name, now + lognormal(rng, options.gpu_repair_seconds, options.node_repair_sigma)
 
         async def end(name: str) -> None:
             self._virtual.mend_gpu(name)
@@ -263,7 +263,7 @@ class Disturbances(Observer):
             if not name or not await self._virtual.fail_device(name, rng.random()):
                 return None
             self.device_faults += 1
-            return name, now + _drawn(rng, options.gpu_repair_seconds, options.node_repair_sigma)
+            return name, now + drawn(rng, options.gpu_repair_seconds, options.node_repair_sigma)
 
         async def end(name: str) -> None:
             self._virtual.mend_device(name)
@@ -280,13 +280,11 @@ class Disturbances(Observer):
             if not name:
                 return None
             self.slowdowns += 1
-            self._slow[name] = options.slow_factor
-            self._set_speed(name)
-            return name, now + _drawn(rng, options.slow_seconds, options.node_repair_sigma)
+            self.slow(name, options.slow_factor)
+            return name, now + lognormal(rng, options.slow_seconds, options.node_repair_sigma)
 
         async def end(name: str) -> None:
-            del self._slow[name]
-            self._set_speed(name)
+            self.slow(name, 1.0)
 
         await self._recurring("slow", options.slowdowns_per_day, until, begin=begin, end=end)
 
@@ -301,7 +299,7 @@ class Disturbances(Observer):
             self._is_stalled = True
             for name in self._virtual.node_names():
                 self._set_speed(name)
-            return "storage", now + _drawn(rng, options.stall_seconds, options.node_repair_sigma)
+            return "storage", now + lognormal(rng, options.stall_seconds, options.node_repair_sigma)
 
         async def end(_: str) -> None:
             self._is_stalled = False
@@ -315,6 +313,11 @@ class Disturbances(Observer):
         names = self._virtual.node_names()
         name = rng.choice(names) if names else ""
         return "" if name in under_way else name
+
+    def slow(self, name: str, factor: float) -> None:
+        """Let programs on a node take so many times longer; 1: they do no more."""
+        self._slow[name] = factor
+        self._set_speed(name)
 
     def _set_speed(self, name: str) -> None:
         speed = 1.0 / self._slow.get(name, 1.0)
@@ -400,6 +403,6 @@ class Disturbances(Observer):
         return rng.choice(names)
 
 
-def _drawn(rng: random.Random, median: float, sigma: float) -> float:
+def lognormal(rng: random.Random, median: float, sigma: float) -> float:
     """Draw a log-normal duration; the median with sigma 0."""
     return median * (rng.lognormvariate(0.0, sigma) if sigma else 1)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from msgspec.structs import replace
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.storage.records import Record
+from fairlead.model.gang.phase import is_failing
 
 #: A write, or a call of the cloud, that its author decided on earlier, before it could see what has
 #: changed since, comes at most this much later.
@@ -70,3 +74,15 @@ class ObserverCalls:
             tuple(o.stored for o in observers if type(o).stored is not Observer.stored),
             tuple(o.wrote for o in observers if type(o).wrote is not Observer.wrote),
         )
+
+
+def typed(record: Any, type_: type[Any]) -> Any:
+    """Return a stored record as its type; None for None."""
+    return None if record is None else record.typed(type_)
+
+
+def holding(job: Job | None) -> Job | None:
+    """Return a job with the place that counts: what stays of one that is failing holds nothing."""
+    if job is None or not is_failing(job):
+        return job
+    return replace(job, status=replace(job.status, placement=None))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-JOBS, SCHEDULER, TEAMS = "jobs", "scheduler", "teams"
+JOBS, SCHEDULER, TEAMS, HEALTH = "jobs", "scheduler", "teams", "health"
 
 
 @dataclass(slots=True)
@@ -31,7 +31,7 @@ class WorkingTime:
 
     def __init__(self, *, inherited_seconds: float = 0.0) -> None:
         """A new jobs controller may wait `inherited_seconds` for what the one before asked for."""
-        self._waits = {JOBS: inherited_seconds, SCHEDULER: 0.0, TEAMS: 0.0}
+        self._waits = {JOBS: inherited_seconds, SCHEDULER: 0.0, TEAMS: 0.0, HEALTH: 0.0}
         self._idle = {name: _Idle() for name in self._waits}
 
     def ended(self, controller: str, now: float) -> None:

@@ -16,9 +16,11 @@ from fairlead.api.jobs.job import Job, JobState
 from fairlead.api.kubernetes.core import Node, Pod, PodSpec
 from fairlead.api.meta import OwnerReference
 from fairlead.api.values.quantity import resources_to_base
+from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.pools.balloons import is_balloon
+from fairlead.model.pools.yielding_tests import is_yielding
 from fairlead.runtime.leader import LeaderOptions
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import STALE_SECONDS
@@ -29,6 +31,7 @@ MemberKey = tuple[str, int]
 
 #: Where balloons are.
 _BALLOONS = LeaderOptions().namespace
+_TESTS = HealthPolicy().test_namespace
 #: Pods of another tool run on while a replacement for a lost node is looked for.
 _REPAIR_SECONDS = 300.0
 
@@ -172,11 +175,13 @@ class Checkers:
         self._check_gang(key, model, now)
 
     def pod(self, new: Pod | None, old: Pod | None, now: float) -> None:
-        """A pod was added, changed or removed. Balloons hold nothing that a job could not have."""
+        """A pod was added, changed or removed. Balloons, and tests that leave for work, hold
+        nothing that a job could not have.
+        """
         self.checked, self._now = self.checked + 1, now
         some = new or old
         assert some is not None
-        if is_balloon(some, _BALLOONS):
+        if is_balloon(some, _BALLOONS) or is_yielding(some, _TESTS):
             return
         key = some.metadata.key
         before = self._pods.pop(key, None)

@@ -17,11 +17,15 @@ FIGURES: tuple[tuple[str, str, bool], ...] = (
     ("packing", "packing", True),
     ("useful_gpu_seconds", "useful GPU time", False),
     ("lost_gpu_seconds", "lost GPU time", False),
+    ("spoiled_gpu_seconds", "spoiled GPU time", False),
+    ("node_test_share", "node time of tests", True),
     ("machine_seconds", "machine time", False),
     ("idle_machine_seconds", "machine time, idle", False),
 )
-#: Figures that runs without node pools lack.
-_OF_POOLS = frozenset(("machine_seconds", "idle_machine_seconds"))
+#: Figures that runs without node pools, silent faults and tests of nodes lack.
+_OF_SOME = frozenset(
+    ("machine_seconds", "idle_machine_seconds", "spoiled_gpu_seconds", "node_test_share")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ def cells(groups: Sequence[RunGroup]) -> list[tuple[str, ...]]:
     """Return the table: a row per figure, a column per group; later ones relative to the first."""
     rows: list[tuple[str, ...]] = []
     for figure, title, is_share in FIGURES:
-        if figure in _OF_POOLS and not any(figure in group.mean for group in groups):
+        if figure in _OF_SOME and not any(figure in group.mean for group in groups):
             continue
         form = percent if is_share else duration
         row = [title]

@@ -121,6 +121,7 @@ def figure_rows(summary: Summary) -> list[tuple[str, str]]:
             )
             if count
         ),
+        *_tested(summary),
         ("API writes", f"{summary.writes:,}"),
         ("Simulated", f"{duration(summary.simulated_seconds)} in {duration(summary.wall_seconds)}"),
     ]
@@ -134,6 +135,23 @@ def figure_rows(summary: Summary) -> list[tuple[str, str]]:
     if summary.kills or summary.api_faults:
         rows.insert(-2, ("Faults of the API", f"{summary.api_faults:,}"))
         rows.insert(-2, ("Controllers killed", f"{summary.kills:,}"))
+    return rows
+
+
+def _tested(summary: Summary) -> list[tuple[str, str]]:
+    """Return the figures of silent faults, and of the tests that find them."""
+    rows: list[tuple[str, str]] = []
+    if summary.silent_faults:
+        found = f"{summary.silent_faults_found_by_tests:,} found by tests"
+        spoiled = (summary.spoiled_gpu_seconds or 0.0) / 3600
+        rows += [
+            ("Silent faults", f"{summary.silent_faults:,}, {found}"),
+            ("Attempts begun on bad nodes", f"{summary.gangs_hit:,}, {spoiled:,.0f} GPU hours"),
+        ]
+    if summary.node_test_share is not None:
+        share = f"{summary.node_test_share:.3%} of the node time"
+        rows.append(("Node tests", f"{summary.node_tests:,}, {share}"))
+        rows.append(("Idle half hours with a test", _share(summary.node_test_coverage)))
     return rows
 
 

@@ -21,6 +21,8 @@ import msgspec
 from fairlead.api.values.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.doctor.policy import DoctorPolicy
+from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.testing import CHECK
 from fairlead.embedded.virtual.profile import NodeShape, Profile, ProgressSpec, load_profile
 from fairlead.input.plain import UnreadableText, json_document
 from fairlead.sim.loop import run
@@ -229,6 +231,10 @@ def world_options(
         slowdowns_per_day=faults.slowdowns_per_1000_node_days * thousands,
         slow_factor=faults.slow_factor,
         slow_seconds=faults.slow_seconds_median,
+        infant_share=faults.infant_share,
+        silent_faults_per_day=faults.silent_faults_per_1000_node_days * thousands,
+        found_after_hits=faults.found_after_hits,
+        health=_health(scenario.node_tests),
         stalls_per_day=faults.storage_stalls_per_day,
         stall_seconds=faults.stall_seconds_median,
         drains_per_day=0.0,
@@ -239,10 +245,17 @@ def world_options(
         doctor=DoctorPolicy(enabled=is_rough or bool(scenario.cluster.pools)),
         policy=POLICIES[scenario.policy],
         pools=tuple(map(_pool_shape, scenario.cluster.pools)),
-        cloud=_cloud_rates(scenario.cluster.cloud),
+        cloud=replace(_cloud_rates(scenario.cluster.cloud), preflight=bool(scenario.node_tests)),
         renews_watches=is_rough,
         keeps_events=False,
     )  # fmt: skip
+
+
+def _health(suite: str) -> HealthPolicy:
+    """Return the health of nodes under tests of a suite; "": there is none."""
+    return HealthPolicy(
+        enabled=bool(suite), act_on=(CHECK,), test_suite=suite, idle_test_suite=suite
+    )
 
 
 def _recorded(load: RecordedLoad | None, cluster: ClusterSpec) -> RecordedFigures | None:
@@ -308,6 +321,7 @@ def _profile(scenario: Scenario) -> Profile:
         },
         nodes_per_rack=cluster.nodes_per_rack, racks_per_block=cluster.racks_per_block,
         devices=cluster.devices, device_classes=cluster.device_classes,
+        preflight=bool(scenario.node_tests),
     )  # fmt: skip
     every, progress = scenario.load.checkpoint_seconds, base.progress
     if every is not None:

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from fairlead.api.cluster.node_suites import suites
 from fairlead.api.kubernetes.device_shapes import DeviceShape, drivers_of
 from fairlead.api.values.quantity import CPU, MEMORY, QuantityError, to_base
 from fairlead.decide.placement.desk.policy import PlacementPolicy
@@ -62,8 +63,10 @@ class FaultProfile(_Data, frozen=True):
     `switchFailuresPer1000SwitchDays`. `nodeFailures` come in addition, at stated instants. A GPU
     fault takes one GPU of a node until it is repaired, and ends the program that uses it. On a slow
     node programs take `slowFactor` times longer; while the storage stalls, none gets on. Their
-    durations are log-normal with `repairSigma`, too. `api` names the faults between controllers and
-    API: none or rough.
+    durations are log-normal with `repairSigma`, too. `infantShare` of the machines are bad from
+    their first day, others become bad at `silentFaultsPer1000NodeDays`, and nothing says so: tests
+    of nodes find them, or people do after `foundAfterHits` attempts that they spoiled. `api` names
+    the faults between controllers and API: none or rough.
     """
 
     name: str
@@ -96,6 +99,11 @@ class FaultProfile(_Data, frozen=True):
     slow_seconds_median: float = 3600.0
     storage_stalls_per_day: float = 0.0
     stall_seconds_median: float = 600.0
+    infant_share: float = 0.0
+    silent_faults_per_1000_node_days: float = msgspec.field(
+        default=0.0, name="silentFaultsPer1000NodeDays"
+    )
+    found_after_hits: int = 3
     lemon_share: float = 0.0
     lemon_factor: float = 1.0
     failing_job_share: float = 0.0
@@ -197,6 +205,7 @@ class TenantTeams(_Data, frozen=True):
 class Scenario(_Data, frozen=True):
     """A whole run. `ideal`: no start delays, no failures, run times exact.
 
+    `node_tests` names the suite that idle nodes run, and those that come back from a repair.
     `profile` is the life of the pods, by name or from a file; its nodes' shape is not taken.
     """
 
@@ -210,6 +219,7 @@ class Scenario(_Data, frozen=True):
     faults: str | FaultProfile = "none"
     ideal: bool = False
     seed: int = 0
+    node_tests: str = ""
 
 
 #: The order policies. A job at the head of the queue that does not fit keeps room free: at once
@@ -306,6 +316,8 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
         yield "teams: drawn jobs have no tenants; accepted: with load.trace"
     if scenario.teams is not None and (scenario.teams.nodes or 0) < 0:
         yield f"teams.nodes: {scenario.teams.nodes}; accepted: 0 or more"
+    if scenario.node_tests and scenario.node_tests not in suites():
+        yield f"nodeTests: '{scenario.node_tests}'; accepted: {', '.join(suites())}"
     if scenario.policy not in POLICIES:
         yield f"policy: '{scenario.policy}'; accepted: {', '.join(POLICIES)}"
     if isinstance(scenario.faults, str) and scenario.faults not in fault_profiles():
@@ -316,6 +328,10 @@ def _mistakes(scenario: Scenario) -> Iterator[str]:
         yield f"faults.slowFactor: {profile.slow_factor:g}; accepted: 1 to 1,000,000"
     else:
         yield from _negatives("faults", profile)
+        if profile.infant_share > 1:
+            yield f"faults.infantShare: {profile.infant_share:g}; accepted: 0 to 1"
+        if profile.found_after_hits < 1:
+            yield f"faults.foundAfterHits: {profile.found_after_hits}; accepted: 1 or more"
         for number, failure in enumerate(profile.node_failures):
             where = f"faults.nodeFailures[{number}]"
             yield from _negatives(where, failure)

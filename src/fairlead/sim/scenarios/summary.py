@@ -91,6 +91,16 @@ class Summary:
     per_pod: PerPod | None = None
     packing: float | None = None
     recorded: RecordedFigures | None = None
+    #: Machines that became bad in silence, and the attempts and GPU time that they spoiled.
+    silent_faults: int = 0
+    silent_faults_found_by_tests: int = 0
+    gangs_hit: int = 0
+    spoiled_gpu_seconds: float | None = None
+    #: Of tests of nodes: how many, the share of the node time that they took, and of the periods in
+    #: which a node was idle for half an hour the share that had a test within a day.
+    node_tests: int = 0
+    node_test_share: float | None = None
+    node_test_coverage: float | None = None
 
 
 def mean(values: Sequence[float]) -> float | None:
@@ -128,6 +138,7 @@ def summarize(
     if recorder.last_end and recorder.seconds > 0 and is_complete:
         capacity *= recorder.last_end / recorder.seconds
     use, disturbed = world.machine_use, world.disturbances
+    silent, tests = world.silent, world.node_tests
     lost = math.fsum(r.lost_gpu_seconds for r in records)
     return Summary(
         jobs=len(records), finished=len(ended),
@@ -149,6 +160,11 @@ def summarize(
         machine_seconds=use.seconds if use.launched else None,
         idle_machine_seconds=use.idle_seconds if use.launched else None,
         per_pod=_per_pod(per_pod) if per_pod is not None else None,
+        silent_faults=silent.faults, silent_faults_found_by_tests=silent.found_by_tests,
+        gangs_hit=silent.gangs_hit,
+        spoiled_gpu_seconds=silent.lost_gpu_seconds if silent.faults else None,
+        node_tests=tests.tests, node_test_share=tests.share if tests.tests else None,
+        node_test_coverage=tests.coverage,
         packing=recorder.busy_gpu_seconds / used if (used := recorder.used_gpu_seconds) else None,
         recorded=recorded,
     )  # fmt: skip

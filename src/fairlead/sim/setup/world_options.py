@@ -83,6 +83,9 @@ class WorldOptions:
     slowdowns_per_day: float = 0.0  # a random node, whose programs take `slow_factor` times longer
     slow_factor: float = 4.0
     slow_seconds: float = 3600.0
+    infant_share: float = 0.0  # of the machines, which are bad from their first day, and silent
+    silent_faults_per_day: float = 0.0  # a random machine becomes bad, and nothing says so
+    found_after_hits: int = 3  # attempts that such a machine spoils before people look at it
     stalls_per_day: float = 0.0  # of the storage: no program gets on
     stall_seconds: float = 600.0
     sick_nodes_per_day: float = 0.0  # faults that the agents report; with `health` enabled
@@ -114,6 +117,11 @@ class WorldOptions:
     renews_watches: bool = True
     #: False: Events are sent but not stored, as no controller reads them.
     keeps_events: bool = True
+
+    @property
+    def has_silent_faults(self) -> bool:
+        """True where machines may be bad without a sign."""
+        return bool(self.infant_share or self.silent_faults_per_day)
 
     @property
     def sight(self) -> SightLimits:
