@@ -24,7 +24,6 @@ ALLOWED = {
     "kube/http1.py:_Incoming.on_": "called by httptools",
     "Metrics.collect": "called by prometheus_client",
     "kube/kubeconfig.py:load_connection": "connects programs beside the CLI",
-    "embedded/virtual/nodes.py:VirtualNodes.fail_pod": "a fault to inject below a real API server",
     ".watch_count": "tells tests that no watch is left open",
     ".backlog": "tells tests and benchmarks when deletions are through",
 }

@@ -5,8 +5,7 @@
     with state.transaction() as tx:       # what if? the same columns, put back at the end
         tx.take(slots, counts, member)
 
-Events may come in any order and repeatedly; the state depends only on the latest version of each
-object.
+Events may come in any order and repeatedly; only the latest version of each object counts.
 """
 
 from __future__ import annotations

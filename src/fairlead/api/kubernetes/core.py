@@ -24,6 +24,7 @@ from fairlead.api.kubernetes.pod_parts import (
     HostPathVolumeSource,
     PodAntiAffinity,
     PodResourceClaim,
+    PodSchedulingGroup,
     ResourceClaimUse,
     ResourceFieldSelector,
     SchedulingGate,
@@ -242,12 +243,6 @@ class Affinity(Wire, frozen=True):
 
     node_affinity: NodeAffinity | None = None
     pod_anti_affinity: PodAntiAffinity | None = None
-
-
-class PodSchedulingGroup(Wire, frozen=True):
-    """The PodGroup that a pod is placed with."""
-
-    pod_group_name: str = ""
 
 
 class PodSpec(Wire, frozen=True):

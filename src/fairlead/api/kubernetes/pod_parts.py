@@ -37,6 +37,12 @@ class SchedulingGate(Wire, frozen=True):
     name: str
 
 
+class PodSchedulingGroup(Wire, frozen=True):
+    """The PodGroup that a pod is placed with."""
+
+    pod_group_name: str = ""
+
+
 class ExtendedResourceClaim(Wire, frozen=True):
     """The claim for devices that serves resources of a pod's containers."""
 

@@ -23,7 +23,6 @@ from fairlead.api.kubernetes.core import (
     EnvVarSource,
     FieldSelector,
     Pod,
-    PodSchedulingGroup,
     PodSpec,
     Service,
     ServicePort,
@@ -37,6 +36,7 @@ from fairlead.api.kubernetes.pod_parts import (
     DownwardVolumeSource,
     EnvFromSource,
     EnvironmentReference,
+    PodSchedulingGroup,
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.served_resources import ResourceNames, served_asks

@@ -263,7 +263,7 @@ class Disturbances(Observer):
             if not name or not await self._virtual.fail_device(name, rng.random()):
                 return None
             self.device_faults += 1
-            return name, now + drawn(rng, options.gpu_repair_seconds, options.node_repair_sigma)
+            return name, now + lognormal(rng, options.gpu_repair_seconds, options.node_repair_sigma)
 
         async def end(name: str) -> None:
             self._virtual.mend_device(name)
