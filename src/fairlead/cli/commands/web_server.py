@@ -48,6 +48,7 @@ def web_server(
     from fairlead.app.controller_settings import ControllerSettings
     from fairlead.app.settings import parse_listen
     from fairlead.app.web_settings import WebSettings, load_web_settings
+    from fairlead.cli.cluster.archive import URL_VARIABLE
     from fairlead.cli.cluster.cluster_settings import read_settings
     from fairlead.cli.commands.web import check_extra
     from fairlead.cli.connection.transport import Api
@@ -57,6 +58,8 @@ def web_server(
     check_extra("jinja2", "jwt")
     from fairlead.web.users import UserPageOptions, serve_users
 
+    # Each question is asked with the rights of its user: of no store beside the API server.
+    os.environ.pop(URL_VARIABLE, None)
     host, port = parse_listen(listen)
     settings = load_web_settings(Path(settings_file)) if settings_file else WebSettings()
     connection = replica_connection(Choice(common_.kubeconfig, common_.context), os.environ)
