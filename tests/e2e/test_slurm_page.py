@@ -156,7 +156,10 @@ CASES: dict[str, tuple[str, str]] = {
 @pytest.fixture(scope="module")
 def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
     shell = Shell(tmp_path_factory.mktemp("slurm-page"))
-    (shell.root / "settings.yaml").write_text("slurm: {qos: {high: urgent}}\n")
+    (shell.root / "settings.yaml").write_text(
+        "slurm: {qos: {high: urgent}}\n"
+        "notices: {smtpHost: 127.0.0.1, mailFrom: c@example.com, mailDomains: [example.com]}\n"
+    )
     shell.up("--nodes", "5", "--listen", "127.0.0.1:0",
              "--settings", str(shell.root / "settings.yaml"))  # fmt: skip
     try:

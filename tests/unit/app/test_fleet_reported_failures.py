@@ -37,11 +37,11 @@ def without_devices(world: FleetWorld) -> None:
     """Let nodes register before their device plugins are up."""
     register = world.virtual.register
 
-    async def bare(body: Any) -> None:
+    async def bare(body: Any, devices: Any) -> None:
         status = {**body["status"]}
         for key in ("allocatable", "capacity"):
             status[key] = {name: n for name, n in status[key].items() if name != GPU}
-        await register({**body, "status": status})
+        await register({**body, "status": status}, devices)
 
     world.virtual.register = bare  # type: ignore[method-assign] # machines of this test
 

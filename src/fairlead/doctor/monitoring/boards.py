@@ -125,6 +125,8 @@ CONTROLLERS_BOARD = Board("fairlead-controllers", "Fairlead / Controllers", (
               (_by("controller, result", _rate("fairlead_actions_total")),), unit="ops"),
         Panel("Events dropped",
               ((f"sum({_rate('fairlead_events_dropped_total')})", "events"),), unit="ops"),
+        Panel("Notices by how a try ended",
+              (_by("reason", _rate("fairlead_notice_tries_total")),), unit="ops"),
     )),
     ("Doctor", (
         Panel("Findings", (
