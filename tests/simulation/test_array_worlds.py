@@ -97,7 +97,7 @@ def test_a_long_array_is_whole_after_kills_faults_lost_nodes_and_cancelled_eleme
     seconds = 2 * ELEMENTS * RUN_SECONDS / AT_ONCE
     options = replace(
         ROUGH_WORLD, workload=WorkloadOptions(2, seconds), user_acts_per_day=0.0,
-        calls_between_kills_mean=max(75.0, ELEMENTS / 20),
+        calls_between_kills_mean=max(60.0, ELEMENTS / 20),
         steps_between_crashes_mean=max(40.0, ELEMENTS / 50),
     )  # fmt: skip
     world = Sweep(options, seed=1)
