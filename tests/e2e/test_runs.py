@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 from tests.e2e.disaster_world import crash, kill, processes_of
+from tests.e2e.mlflow_server import FakeMlflow, serving
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("runs")]
 
@@ -87,6 +88,8 @@ def test_runs_are_recorded_listed_compared_and_run_again(shell: Shell) -> None:
     assert [line.split()[0] for line in differing[1:]] == [
         "params.lr", "metrics.loss.last", "metrics.loss.min",
     ]  # fmt: skip
+    with serving() as mlflow:
+        _are_exported(shell, mlflow)
     again = shell.run("runs", "rerun", "train-5").out.strip()
     shell.run("wait", again)
     differing = shell.run("runs", "compare", "train-5", again, code=None).out
@@ -97,6 +100,21 @@ def test_runs_are_recorded_listed_compared_and_run_again(shell: Shell) -> None:
         again, "train-1", "train-5",
     ]  # fmt: skip
     assert shown(shell, "train-5")["params"] == {"lr": "0.5", "batch": "32"}
+
+
+def _are_exported(shell: Shell, mlflow: FakeMlflow) -> None:
+    to = ("runs", "export", "--to", f"mlflow:{mlflow.address.replace('//', '//ann:s3cret@')}")
+    for dry, action in (("--dry-run", "create"), (None, "create"), (None, "none")):
+        done = shell.run(*to, "--tag", "first", "-o", "json", *([dry] if dry else []))
+        assert [each["action"] for each in json.loads(done.out)] == [action] * 2
+        assert "s3cret" not in done.out + done.err
+    found = {run["name"]: run for run in mlflow.runs.values()}
+    assert sorted(found) == ["train-1", "train-5"]
+    assert found["train-5"]["status"] == "FINISHED"
+    assert found["train-5"]["params"] == {"lr": "0.5", "batch": "32"}
+    loss = [each for each in found["train-5"]["points"] if each["key"] == "loss"]
+    assert (len(loss), loss[-1]["step"]) == (32, 99)
+    assert loss[-1]["value"] == pytest.approx(1 / 50.5)
 
 
 def test_hostile_lines_and_a_program_that_is_killed_in_one(shell: Shell) -> None:

@@ -29,8 +29,14 @@ from fairlead.api.cluster.node_pool import (
     ScaleDown,
     UnavailableDomain,
 )
-from fairlead.api.jobs.job import Job
-from fairlead.api.jobs.placement import Nomination, Preemption, PreemptionKind, RolePlacement
+from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.placement import (
+    HeldNodes,
+    Nomination,
+    Preemption,
+    PreemptionKind,
+    RolePlacement,
+)
 from fairlead.api.jobs.run_facts import (
     ListedMetric,
     RunFacts,
@@ -173,9 +179,15 @@ def test_history() -> None:
         history_view.HistoryLine("u3", "team", "never-1", "Cancelled", "ben", reason="Cancelled",
                                  member_count=2, submitted_at_ms=at(500), finished_at_ms=at(400)),
     ]  # fmt: skip
-    rows = history_view.history_rows(lines, NOW)
-    check("tables/history.txt", render_table(history_view.COLUMNS, rows))
-    check("tables/history-wide.txt", render_table(history_view.COLUMNS, rows, wide=True))
+    columns, rows = history_view.history_table(lines, NOW)
+    check("tables/history.txt", render_table(columns, rows))
+    check("tables/history-wide.txt", render_table(columns, rows, wide=True))
+    held = HeldNodes("h100", gpus=8, gpu_hour_micros=12_290_000)
+    attempt = Attempt(1, begun_at=ago(8900), finished_at=ago(8000), held=(held,))
+    document = to_wire(make_job("prepare-1", status={"attempts": (attempt,)}))
+    priced = [with_(lines[0], document=document), *lines[1:]]
+    columns, rows = history_view.history_table(priced, NOW, with_namespace=True)
+    check("tables/history-cost.txt", render_table(columns, rows))
 
 
 def test_a_pool_whose_machines_another_autoscaler_owns() -> None:

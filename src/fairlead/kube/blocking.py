@@ -121,7 +121,7 @@ class BlockingClient:
         except OSError as error:
             raise self._no_answer(asked, error) from error
         if answer.status >= 300:
-            raise self._refusal(asked, answer)
+            raise self.refusal(asked, answer)
         return answer
 
     def chunks(
@@ -153,7 +153,7 @@ class BlockingClient:
                 parts = line.parts(data)
                 first = next(parts)
                 if first.status >= 300:
-                    raise self._refusal(asked, _joined(first, parts, self.options.error_bytes_max))
+                    raise self.refusal(asked, _joined(first, parts, self.options.error_bytes_max))
             except OSError as error:
                 raise self._no_answer(asked, error) from error
             line.wait_at_most(timeout_seconds)
@@ -303,7 +303,8 @@ class BlockingClient:
             line.close()
         return answer
 
-    def _refusal(self, asked: HttpRequest, answer: HttpResponse) -> ApiError:
+    def refusal(self, asked: HttpRequest, answer: HttpResponse) -> ApiError:
+        """Return the error for an answer that is no success."""
         error = error_of(answer, asked.place, self.options)
         return naming_credentials(error, self.connection)
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import click
+import msgspec
 
+from fairlead.api.jobs.job import Job
 from fairlead.app.messages import HistoryLine
 from fairlead.cli.connection.common import Common, Format, common, now, seconds_of
 from fairlead.cli.connection.completers import words
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.records.past import past_lines, past_named
+from fairlead.cli.views.usage import cost_text
 from fairlead.cli.views.words import reason_words
+from fairlead.decide.attempts.usage import account_of
 from fairlead.decide.words import duration
 from fairlead.input.errors import Code, fail
 
@@ -56,7 +60,8 @@ def history(
     """Show jobs that have ended, the latest first.
 
     The record of a job outlives its object. That of a stopped cluster of this machine is read from
-    its data directory.
+    its data directory. COST, where one is known, is what all attempts held, by the prices of the
+    node pools when they were placed.
     """
     query = {"limit": str(limit)}
     if since is not None:
@@ -75,9 +80,7 @@ def history(
     elif common_.format is Format.NAME:
         common_.lines(line.name for line in lines)
     else:
-        spread = common_.all_namespaces
-        columns = (NAMESPACE_COLUMN, *COLUMNS) if spread else COLUMNS
-        rows = history_rows(lines, now(), with_namespace=spread)
+        columns, rows = history_table(lines, now(), with_namespace=common_.all_namespaces)
         common_.table(
             columns,
             rows,
@@ -102,31 +105,57 @@ COLUMNS: tuple[Column, ...] = (
     Column("REASON", may_cut=True),
 )
 NAMESPACE_COLUMN = Column("NAMESPACE")
+COST_COLUMN = Column("COST", Align.RIGHT)
+#: The column before which that of the cost is, where a cost is known.
+_AFTER_COST = 6
 
 
-def history_rows(
-    lines: Iterable[HistoryLine], now: float, *, with_namespace: bool = False
-) -> list[Row]:
-    """Return a row per job in the given order, preceded by the namespace when asked."""
-    rows: list[Row] = []
-    for line in lines:
-        ended = line.finished_at_ms
-        row = (
-            line.name,
-            line.state or NONE,
-            str(line.member_count),
-            str(line.attempt_count),
-            _between(line.submitted_at_ms, line.started_at_ms or ended),
-            _between(line.started_at_ms, ended),
-            f"{duration(now - ended / 1000)} ago" if ended is not None else NONE,
-            line.user or NONE,
-            str(line.number or NONE),
-            str(line.priority),
-            line.uid,
-            _why(line),
-        )
-        rows.append((line.namespace, *row) if with_namespace else row)
-    return rows
+def history_table(
+    lines: Sequence[HistoryLine], now: float, *, with_namespace: bool = False
+) -> tuple[list[Column], list[Row]]:
+    """Return the columns, and a row per job in the given order; with the namespace when asked, and
+    with the cost where that of any job is known.
+    """
+    costs = [_cost(line) for line in lines]
+    columns, rows = list(COLUMNS), [list(_row(line, now)) for line in lines]
+    if any(cost is not None for cost in costs):
+        columns.insert(_AFTER_COST, COST_COLUMN)
+        for row, cost in zip(rows, costs, strict=True):
+            row.insert(_AFTER_COST, cost_text(cost or 0.0, 0.0))
+    if with_namespace:
+        columns.insert(0, NAMESPACE_COLUMN)
+        for row, line in zip(rows, lines, strict=True):
+            row.insert(0, line.namespace)
+    return columns, [tuple(row) for row in rows]
+
+
+def _cost(line: HistoryLine) -> float | None:
+    """Return what all attempts cost; None where a part of their GPU-hours has no known price."""
+    if not line.document or line.finished_at_ms is None:
+        return None
+    try:
+        job = msgspec.convert(line.document, Job)
+    except msgspec.ValidationError:
+        return None
+    return account_of(job, line.finished_at_ms / 1000).cost
+
+
+def _row(line: HistoryLine, now: float) -> Row:
+    ended = line.finished_at_ms
+    return (
+        line.name,
+        line.state or NONE,
+        str(line.member_count),
+        str(line.attempt_count),
+        _between(line.submitted_at_ms, line.started_at_ms or ended),
+        _between(line.started_at_ms, ended),
+        f"{duration(now - ended / 1000)} ago" if ended is not None else NONE,
+        line.user or NONE,
+        str(line.number or NONE),
+        str(line.priority),
+        line.uid,
+        _why(line),
+    )
 
 
 def _why(line: HistoryLine) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -61,6 +61,15 @@ def past_runs(common_: Common, store: str, query: Mapping[str, str]) -> list[Run
     """Return the runs that match, the latest end first; the namespace is added to the query."""
     source = _source(common_, store)
     return _read(source, Book.RUNS, _in_namespace(common_, source, query), RunLine)
+
+
+def past_jobs(common_: Common, store: str, uids: Iterable[str]) -> Iterator[Job]:
+    """Yield the jobs of these uids that have ended, one request each; without those not kept."""
+    source = _source(common_, store)
+    for uid in uids:
+        query = _in_namespace(common_, source, {"uid": uid, "limit": "1"})
+        for line in _read(source, Book.JOBS, query, HistoryLine):
+            yield msgspec.convert(line.document, Job)
 
 
 def past_decisions(common_: Common, store: str, query: Mapping[str, str]) -> list[FleetLine]:
