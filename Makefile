@@ -10,8 +10,8 @@ TESTS ?= tests
 # Twice the cores of a small machine: tests of whole clusters mostly wait. They come first, so that short ones fill the end.
 WORKERS ?= 4
 # A control plane and what acts on it wait for each other, and for leases, three quarters of the time, and real nodes for
-# kubelets: on two cores three of the former beside the latter.
-PLANES ?= $(shell echo $$(($$(nproc) * 3 / 2 + 1)))
+# kubelets: on two cores two of the former beside the latter.
+PLANES ?= $(shell echo $$(($$(nproc) * 3 / 2)))
 # A test that hangs fails after 10 minutes; real clusters on a busy machine have 25, and exploration has no bound.
 PATIENT := --timeout 1500 -o faulthandler_timeout=1800
 UNTIMED := --timeout 0 -o faulthandler_timeout=0
