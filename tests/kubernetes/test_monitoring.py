@@ -42,13 +42,13 @@ from fairlead.kube.client import HttpClient
 
 pytestmark = pytest.mark.kubernetes
 SCRAPES, SECONDS = 3, 60.0
-#: Panels that a healthy run without teams, balloons, node health and a webhook leaves empty.
+#: Panels that a healthy run leaves empty: no teams, balloons, notices, node health and webhook.
 EMPTY = {
     "Nodes owned", "Nodes missing", "Nodes used", "Nodes lent", "Nodes borrowed", "GPUs held",
     "Jobs placed", "Jobs waiting", "Restarts after faults", "Objects set aside", "Why jobs wait",
     "Time of an answer", "Answers", "Certificate ends in", "Launches refused",
     "Removals held back", "Part of the limits used", "Balloons", "Nodes out of service",
-    "Sick nodes in service", "What holds health back",
+    "Sick nodes in service", "What holds health back", "Notices by how a try ended",
 }  # fmt: skip
 #: Panels of checks that every control plane must fill.
 FILLED = ("ETCD-04", "ETCD-09B", "ETCD-01", "ETCD-02", "ETCD-15", "API-18", "API-04", "API-07")
