@@ -146,7 +146,7 @@ class NoticesController:
         return action.job.metadata.key
 
     def is_beside(self, action: Action) -> bool:
-        """True for tries: whom they are sent to may be slow (`ActsBeside`)."""
+        """True for tries: their targets may be slow (`ActsBeside`)."""
         return isinstance(action, SendNotice)
 
     async def perform(self, action: Action) -> Written | None:

@@ -32,7 +32,7 @@ class Batch:
     signal: str = ""
     #: The quality of service that was asked for, by its name in the settings.
     qos: str = ""
-    #: Whom to mail of what; only where the cluster sends mail to that address.
+    #: Addresses for mail, and its events; only where the cluster sends mail to that address.
     mail: Notify | None = None
     #: Files for a copy of what it writes, on this machine; patterns of Slurm.
     output: str = ""

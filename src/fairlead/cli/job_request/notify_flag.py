@@ -1,4 +1,4 @@
-"""The values of `--notify`: which events, and whom to notify of them (pure)."""
+"""The values of `--notify`: its events and targets (pure)."""
 
 from __future__ import annotations
 

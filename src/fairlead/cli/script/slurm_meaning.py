@@ -392,7 +392,7 @@ class _Reader:
                 self._found.give(Flag.MOUNT, text, mounts.origin)
 
     def _mail(self) -> Notify | None:
-        """Return whom to mail of what; a mail that is not sent changes no result: it is noted."""
+        """Return where mail is asked for; one that is not sent changes no result: it is noted."""
         given, user = self._options.get("mail-type"), self._text("mail-user")
         types = [each.strip().upper() for each in given.value.split(",")] if given else []
         events = [event for each in types for event in _MAIL_EVENTS.get(each, ())]
