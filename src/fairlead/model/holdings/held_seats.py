@@ -39,9 +39,9 @@ class HeldSeats:
         self._claims: dict[Owner, Claim] = {}
         #: How many pods of a job ask for what.
         self._asked: dict[Owner, dict[Request, int]] = {}
-        #: Jobs of a namespace that are to be counted again, and what was counted last.
+        #: By namespace: jobs that are to be counted again, and what was counted last.
         self._changed: dict[str, dict[Owner, None]] = {}
-        self._counted: dict[Owner, _Counted] = {}
+        self._counted: dict[str, dict[Owner, _Counted]] = {}
         self._held: dict[str, dict[JobKey, dict[str, int]]] = {}
         self._places: dict[str, Counter[str]] = {}
         self._versions: Counter[str] = Counter()
@@ -54,7 +54,7 @@ class HeldSeats:
     def jobs(self, namespace: str) -> list[JobKey]:
         """Return the jobs of a namespace that have places."""
         self._count(namespace)
-        return [each.key for owner, each in self._counted.items() if owner[0] == namespace]
+        return [each.key for each in self._counted.get(namespace, {}).values()]
 
     def places(self, namespace: str) -> Mapping[str, int]:
         """Return what all places of the jobs of a namespace hold, with pods or without."""
@@ -73,7 +73,7 @@ class HeldSeats:
             self._claims[owner] = claim
         else:
             del self._claims[owner]
-        if is_there or owner in self._counted:
+        if is_there or owner in self._counted.get(namespace, ()):
             self._changed.setdefault(namespace, {})[owner] = None
         elif changed := self._changed.get(namespace):  # of a namespace that is not asked about
             changed.pop(owner, None)
@@ -96,7 +96,8 @@ class HeldSeats:
             return
         jobs = self._held.setdefault(namespace, {})
         places = self._places.get(namespace, Counter[str]())
-        gone = {owner: self._counted.pop(owner) for owner in changed if owner in self._counted}
+        counted = self._counted.setdefault(namespace, {})
+        gone = {owner: counted.pop(owner) for owner in changed if owner in counted}
         come = {owner: self._count_job(owner) for owner in changed if owner in self._claims}
         for each in gone.values():
             places = places - each.amounts
@@ -105,7 +106,7 @@ class HeldSeats:
             places = places + each.amounts
             if each.left:
                 jobs[each.key] = each.left
-        self._counted.update(come)
+        counted.update(come)
         self._places[namespace] = places
         self._versions[namespace] += gone != come
 
