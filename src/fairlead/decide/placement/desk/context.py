@@ -70,8 +70,10 @@ class PlanningContext:
 
     def has_failed(self, shape: RequestShape, respected: int, basis: object) -> bool:
         """True when a search for places of a shape is known to have failed on this basis."""
-        _, foreseen = (self.foreseen or {}).get(id(shape), (shape, {}))
-        return basis in (shape.failed_on.get(respected), foreseen.get(respected))
+        if shape.failed_on.get(respected) == basis:
+            return True
+        seen = None if self.foreseen is None else self.foreseen.get(id(shape))
+        return seen is not None and seen[1].get(respected) == basis
 
     def note_failure(self, shape: RequestShape, respected: int, basis: object) -> None:
         """Remember that a search for places of a shape has failed."""
@@ -217,7 +219,8 @@ class PlanningContext:
         got = planned(entry.gang, plan)
         self.limits.take(entry, got)
         self.quota.take(entry, got)
-        self.note_passed(entry, plan)
+        if self.reservations:
+            self.note_passed(entry, plan)
         likely, is_limited = self.likely_seconds(entry), entry.hold_seconds < inf
         if likely < inf:
             uses = tuple(uses_of(entry.gang, plan))

@@ -80,8 +80,6 @@ def excess_of(
 ) -> QuotaExcess | None:
     """Return the quota of its namespace that a job exceeds with a gang (`QuotaTable.excess`)."""
     cluster, namespace = taken.cluster, job.metadata.namespace
-    if namespace not in cluster.quotas:
-        return None
     seats, held = cluster.ledger.held, _held(cluster, job.metadata.key)
     amounts = seats.places(namespace)
     version = (seats.version(namespace), cluster.devices.made_version)
@@ -119,6 +117,8 @@ def _unmade(cluster: ClusterState, job: Job, gang: GangRequest) -> Counter[str]:
 
 
 def _excess(taken: TakenQuota, entry: QueueEntry) -> QuotaExcess | None:
+    if entry.age.job_key[0] not in taken.cluster.quotas:
+        return None
     if entry.group is None or isinstance(entry.gang, InvalidGang):
         return None
     return excess_of(taken, entry.job, entry.gang, entry.group.shape.over_quota)

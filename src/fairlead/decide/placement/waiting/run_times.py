@@ -71,7 +71,7 @@ class Likeness(NamedTuple):
     @property
     def kind(self) -> Likeness:
         """What alike jobs have in common."""
-        return self._replace(elapsed=0.0)
+        return self._replace(elapsed=0.0) if self.elapsed else self
 
 
 class _Sample(NamedTuple):
