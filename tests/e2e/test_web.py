@@ -4,11 +4,12 @@ over HTTP, live changes and logs, and its end.
 
 from __future__ import annotations
 
+import html
 import http.client
 import re
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,16 @@ class Page:
         answer = connection.getresponse()
         assert answer.status == 303, answer.read().decode()
         return answer.getheader("Location") or ""
+
+    def send(self, path: str, form: Mapping[str, str]) -> tuple[int, str]:
+        """Send a form as a page of the site does; return the status, and where it leads or what it
+        says.
+        """
+        connection = http.client.HTTPConnection(self.address, timeout=PATIENCE_SECONDS)
+        headers = {"Cookie": self.cookie, "Origin": f"http://{self.address}"}
+        connection.request("POST", path, body=urlencode(form), headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("Location") or answer.read().decode()
 
     def event(self, path: str, *, having: str) -> str:
         """Return the first line of a stream that has a text; the stream is left then."""
@@ -168,6 +179,35 @@ def test_changes_from_the_page_are_those_of_the_commands(shell: Shell) -> None:
         eventually(lambda: "With priority=low:" in page.text(waits), expected=True)
         assert page.confirm(waits) == "/jobs/default/waits"
         assert shell.job("waits")["spec"]["priority"] == -5
+
+
+def test_a_job_is_written_previewed_and_submitted_on_the_page(shell: Shell) -> None:
+    shell.environment["PLANTED"] = "of-the-page"
+    with serving(shell) as (_, link):
+        page, kept = Page(link), ("csrf", "act", "text", "form", "namespace", "name", "cpus")
+        token = re.findall('name="csrf" value="([^"]+)"', page.text("/submit"))[0]
+        script = "#!/bin/sh\n#SBATCH --time=5\necho from-$SLURM_NNODES-$PLANTED\n"
+        form = {"csrf": token, "act": "preview", "text": script, "name": "typed"}
+        status, said = page.send("/submit", {**form, "gpus": "9"})
+        assert (status, "9 GPUs" in said) == (409, True), said
+        status, said = page.send("/submit", {**form, "cpus": "100m"})
+        assert (status, "fits now, on 1 node" in said) == (200, True), said
+        assert shell.get("/apis/fairlead.dev/v1alpha1/namespaces/default/jobs/typed")[0] == 404
+        ready = said.rpartition('class="act"')[2].partition("</form>")[0]
+        values = dict(re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', ready))
+        assert set(values) == set(kept)
+        values = {name: html.unescape(value) for name, value in values.items()}
+        assert page.send("/submit", values) == (303, "/jobs/default/typed")
+        eventually(lambda: shell.state("typed"), "Succeeded")
+        assert shell.run("logs", "typed").out == "from-1-\n"
+        assert "of-the-page" not in str(shell.job("typed"))
+        shown = html.unescape(said.partition('<pre class="answer">')[2].partition("</pre>")[0])
+        manifest = shown.replace("typed", "again")
+        form = {"csrf": token, "act": "submit", "form": "manifest", "text": manifest}
+        assert page.send("/submit", form) == (303, "/jobs/default/again")
+        eventually(lambda: shell.state("again"), "Succeeded")
+        status, said = page.send("/submit", form)
+        assert (status, "already" in said) == (409, True), said
 
 
 def test_a_log_is_followed_and_left(shell: Shell) -> None:

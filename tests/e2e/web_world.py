@@ -19,6 +19,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.reviews import ResourceAttributes
 from fairlead.cli.cluster.embedded import LogPart
+from fairlead.cli.job_request.jobspec import Origin
 from fairlead.decide.verdict import ObjectKey
 from fairlead.input.errors import Code, fail
 from fairlead.model.asks.topology import DEFAULT_LEVELS
@@ -28,6 +29,7 @@ from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.fake_client import FakeClient
 from fairlead.web.changes import ChangeOrder
 from fairlead.web.cluster import WebMirrors
+from fairlead.web.drafts import DraftAnswer, JobDraft
 from fairlead.web.entrance import LinkEntrance
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
@@ -70,6 +72,10 @@ class ScriptedQuestions:
     #: Why the person may not, by verb and resource.
     refused: dict[tuple[str, str], str] = field(default_factory=dict)
     classes: Sequence[PriorityClass] = ()
+    #: Jobs that were written on the page, each with whether it was to be stored, and from where.
+    drafts: list[tuple[JobDraft, bool]] = field(default_factory=list)
+    origins: list[Origin] = field(default_factory=list)
+    drafted: DraftAnswer = field(default_factory=DraftAnswer)
     used: UsageSums | None = None
     usages: list[UsageQuestion] = field(default_factory=list)
     uses: dict[str, TeamUse] | None = None
@@ -138,6 +144,12 @@ class ScriptedQuestions:
         self.changes.append(order)
         return ChangeResult(self.made, self.refusal)
 
+    async def draft(self, draft: JobDraft, origin: Origin, *, stores: bool) -> DraftAnswer:
+        """Note it, and return what the test has set."""
+        self.drafts.append((draft, stores))
+        self.origins.append(origin)
+        return self.drafted
+
     async def logs(self, _key: ObjectKey, query: LogPart) -> AsyncGenerator[bytes]:
         """Yield what the test puts."""
         if self.open_logs >= self.logs_max:
@@ -163,6 +175,7 @@ class Browser:
     cluster: WebMirrors
     questions: ScriptedQuestions
     simulations: Simulations
+    site: Site
     cookie: str = ""
 
     @property
@@ -285,7 +298,7 @@ async def page_of(
             ClientSession(connector=TCPConnector(limit=0), timeout=timeout) as session,
         ):
             own = OwnPage(server, entrance)
-            yield Browser(own, session, client, cluster, questions, simulations)
+            yield Browser(own, session, client, cluster, questions, simulations, site)
         simulating.cancel()
         supervisor.stop()
         await running

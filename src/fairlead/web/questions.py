@@ -19,6 +19,7 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Generic, TypeVar
 
 from fairlead.api.cluster.team import TeamUse
@@ -43,15 +44,17 @@ from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.text import wrapped
 from fairlead.cli.job_request.flags import Flag
+from fairlead.cli.job_request.jobspec import Origin
 from fairlead.cli.records.past import past_runs, present_or_past_job
 from fairlead.cli.views.usage import Totals, Waits, waits_of
 from fairlead.cli.views.why import FACT_INDENT
 from fairlead.decide.verdict import ObjectKey
-from fairlead.input.errors import CliError
+from fairlead.input.errors import CliError, render_error
 from fairlead.kube.kubeconfig import Connection
 from fairlead.model.asks.priorities import SYSTEM_PREFIX
 from fairlead.runtime.clock import Clock
 from fairlead.web.changes import ChangeOrder, make_change
+from fairlead.web.drafts import DraftAnswer, JobDraft, answer_draft
 from fairlead.web.followed_log import FollowedLog
 
 #: Answers are kept for so long, and so many of them.
@@ -443,6 +446,21 @@ class Questions:
         except ApiError as error:
             return ChangeResult(refusal=str(error))
         return ChangeResult(made)
+
+    async def draft(self, draft: JobDraft, origin: Origin, *, stores: bool) -> DraftAnswer:
+        """Check a job that is written on the page, and store it where `stores`."""
+        loop = asyncio.get_running_loop()
+        ask = partial(self._answer_draft, draft, origin, stores=stores)
+        return await loop.run_in_executor(self._threads.asking, ask)
+
+    def _answer_draft(self, draft: JobDraft, origin: Origin, *, stores: bool) -> DraftAnswer:
+        common = replace(self._common, connection=self._connection)
+        try:
+            return answer_draft(common, draft, origin, stores=stores)
+        except CliError as error:
+            return DraftAnswer(problem=render_error(error))
+        except ApiError as error:
+            return DraftAnswer(problem=str(error))
 
     def _with_api(self, ask: Callable[[Api], V]) -> V:
         api = Api(self._connection)

@@ -24,6 +24,7 @@ from fairlead.cli.cluster.embedded import LogPart
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import Logger
+from fairlead.web.drafts import TEXT_MAX
 from fairlead.web.entrance import Entrance
 from fairlead.web.forms import FormLimits, asked_path, confirmed_form
 from fairlead.web.live import Pages, SessionEnded, event
@@ -31,10 +32,11 @@ from fairlead.web.pages import AskedPath, NoSuchPage, Site
 from fairlead.web.pages.change import change_page, order_of, place_of
 from fairlead.web.pages.decisions import decision_file
 from fairlead.web.pages.simulator import act_on_simulation, simulation_page
+from fairlead.web.pages.submit import answered, draft_of, draft_page
 from fairlead.web.pages.usage import usage_csv
 from fairlead.web.program_text import ProgramText
 from fairlead.web.questions import TooManyLogs
-from fairlead.web.render import Page, render_main, render_whole
+from fairlead.web.render import Page, link, render_main, render_whole
 from fairlead.web.responses import HEADERS, Refused, assets, html, static_file, text_file
 from fairlead.web.session import BrowserSession, is_own_request
 
@@ -45,6 +47,10 @@ HEALTH_PATH = "/healthz"
 _ENTRY = (("link",), ("login",), ("logout",))
 #: Where a simulation is confirmed, and its end.
 _SIMULATION = (("simulator", "run"), ("simulator", "stop"))
+#: Where a job is written.
+_SUBMIT = ("submit",)
+#: What was made is shown once the mirrors have it, or after so long a list of what there is.
+_APPEARS_SECONDS_MAX, _APPEARS_STEP = 2.0, 0.05
 _PATH_MAX, _QUERY_MAX = 1_024, 4_096
 _RATES_MAX = 4_096
 
@@ -66,6 +72,8 @@ class WebLimits:
     #: A page is followed for so long; then its browser comes again, and shows who it is.
     stream_seconds_max: float = math.inf
     body: FormLimits = field(default_factory=FormLimits)
+    #: Of a job that is written on the page; a form makes three bytes of most that are not letters.
+    draft: FormLimits = field(default_factory=lambda: FormLimits(4 * TEXT_MAX, 10.0))
     #: Of the log of a job that is sent as a file.
     log_bytes_max: int = 16 << 20
     connections: ConnectionLimits = field(
@@ -151,7 +159,7 @@ class WebServer:
             raise Refused(421, "this server does not answer to that name")
         asked = asked_path(path, raw_query)
         parts = asked.path
-        is_change = _is_change(parts) or parts in _SIMULATION
+        is_change = _is_change(parts) or parts in (*_SIMULATION, _SUBMIT)
         methods = ("GET", "HEAD", "POST") if is_change or parts[:1] in _ENTRY else ("GET", "HEAD")
         if request.method not in methods:
             raise Refused(405, "accepted: GET")
@@ -188,6 +196,8 @@ class WebServer:
                 return await self._change(request, session, site, asked)
             if asked.path in _SIMULATION:
                 return await self._simulate(request, session, site, asked)
+            if asked.path == _SUBMIT:
+                return await self._submit(request, session, site, asked)
             if asked.path == ("usage.csv",):
                 return text_file(await usage_csv(site, asked), "usage.csv", "text/csv")
             if asked.path[:1] == ("decisions",) and asked.path[2:] == ("file",):
@@ -233,6 +243,28 @@ class WebServer:
                 headers = {**HEADERS, "Location": place_of(order, result.made)}
                 return web.Response(status=303, headers=headers)
         page = await change_page(site, order, session.csrf, refusal)
+        frame = self._frame(session, "", site.user)
+        return html(render_whole(page, render_main(page), frame), page.status)
+
+    async def _submit(
+        self, request: web.BaseRequest, session: BrowserSession, site: Site, asked: AskedPath
+    ) -> web.Response:
+        """Show the form of a job, and what would become of it; once confirmed, submit it."""
+        answer, draft = None, draft_of(site, asked)
+        if request.method == "POST":
+            form = await confirmed_form(request, session, self.limits.draft)
+            draft, stores = draft_of(site, form), form.text("act") == "submit"
+            answer = await answered(site, draft, stores=stores)
+            if stores:
+                self._log.info(
+                    "Job from the page", namespace=draft.namespace, form=draft.form,
+                    made=answer.made, user=session.viewer.name or site.user,
+                    source=request.remote or "", refusal=answer.problem,
+                )  # fmt: skip
+            if stores and not answer.problem:
+                place = "/jobs" if answer.made is None else await _place(site, *answer.made)
+                return web.Response(status=303, headers={**HEADERS, "Location": place})
+        page = draft_page(site, draft, session.csrf, answer)
         frame = self._frame(session, "", site.user)
         return html(render_whole(page, render_main(page), frame), page.status)
 
@@ -399,3 +431,15 @@ def _download(name: str) -> web.StreamResponse:
     answer = web.StreamResponse(headers=headers)
     answer.content_type, answer.charset = "text/plain", "utf-8"
     return answer
+
+
+async def _place(site: Site, kind: str, namespace: str, name: str) -> str:
+    """Return the page of what was just made, once it can be seen."""
+    loop = asyncio.get_running_loop()
+    ends = loop.time() + _APPEARS_SECONDS_MAX
+    mirror = site.cluster.arrays if kind == "arrays" else site.cluster.jobs
+    while mirror.get(namespace, name) is None:
+        if loop.time() >= ends:
+            return link("jobs", q=name)
+        await asyncio.sleep(_APPEARS_STEP)
+    return link(kind, namespace, name)

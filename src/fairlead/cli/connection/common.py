@@ -67,6 +67,8 @@ class Common:
     verbosity: int
     #: The server, and the credentials; None: as `kubeconfig` and `context` have it.
     connection: Connection | None = None
+    #: Where what the person is told goes.
+    tell: Callable[[str], None] = terminal.tell
 
     def connect(self, *, timeout_seconds: float | None = None) -> Any:
         """Return the `Api` of the chosen cluster; CliError when there is none."""
@@ -92,12 +94,12 @@ class Common:
     def note(self, text: str) -> None:
         """Tell the person something, on stderr, unless -q."""
         if not self.quiet:
-            terminal.tell(text)
+            self.tell(text)
 
     def detail(self, text: str) -> None:
         """Tell more with -v."""
         if self.verbosity:
-            terminal.tell(text)
+            self.tell(text)
 
     def emit(self, text: str) -> None:
         """Write data to stdout."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -80,6 +80,10 @@ class Origin:
     host: str = ""
     #: The code there, where it is recorded.
     source: RunSource | None = None
+    #: The code there may be recorded.
+    has_source: bool = False
+    #: The variables that give options of sbatch a value.
+    defaults: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def interpreter(text: str) -> tuple[str, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from fairlead.api import names
 from fairlead.api.jobs.job_array import JobArray
@@ -17,11 +16,16 @@ from fairlead.cli.script.slurm import variable_notes
 
 
 def script_notes(
-    request: JobRequest, script: Script, file: str, given: Collection[str]
+    request: JobRequest,
+    script: Script,
+    file: str,
+    given: Collection[str],
+    *,
+    environment: Mapping[str, str],
 ) -> Iterator[str]:
     """Yield the notes on where a script runs, and on variables that it reads and does not get.
 
-    `given` are those of --env. Some may be "".
+    `given` are those of --env, `environment` has those where it is submitted. Some may be "".
     """
     batch, known = request.batch, {*names.ENV_NUMBER, *given}
     if request.array is not None:
@@ -36,5 +40,5 @@ def script_notes(
     yield from variable_notes(script.text, file=file, given=known)
     if request.target in (Target.LOCAL, Target.ANY):
         exports_all = batch is not None and batch.exports_all
-        known.update(dict(passed_variables(os.environ, exports_all=exports_all)))
-    yield not_passed_note(script.text, file=file, environment=os.environ, given=known)
+        known.update(dict(passed_variables(environment, exports_all=exports_all)))
+    yield not_passed_note(script.text, file=file, environment=environment, given=known)

@@ -106,7 +106,7 @@ def allocate(common_: Common, wanted: AskedAllocation, held: Allocation) -> int:
     stored = submit_script(
         common_, held.program, wanted.program, {}, dry_run=False, ignore_unknown=False,
         warn=lambda note: say(f"warning: {note}"), options=(*wanted.options, never_again),
-        environment=_defaults(wanted.prefix),
+        defaults=_defaults(wanted.prefix),
     )  # fmt: skip
     api = common_.connect()
     key = (str(stored["metadata"]["namespace"]), str(stored["metadata"]["name"]))
