@@ -89,6 +89,8 @@ class TeamChecker(Observer):
     )
     #: When a spec or the health of a node changed last, on the clock of the teams controller.
     _disturbed_at: float = float("-inf")
+    #: True where anything that the taints follow from has changed since they were compared last.
+    _is_to_compare: bool = True
     _waits: dict[str, _Wait] = field(default_factory=dict[str, _Wait])
     #: By team and node: when a job of the team gave the node back. Until a decision sees that, the
     #: node counts as borrowed already.
@@ -99,6 +101,7 @@ class TeamChecker(Observer):
     def team(self, new: Team | None, name: str, now: float) -> None:
         """Take in a team."""
         if self.model.team(new, name, now):
+            self._is_to_compare = True
             self._disturbed_at = self.working.seconds(TEAMS, now)
 
     def node(self, new: Node | None, name: str, now: float) -> None:
@@ -110,6 +113,7 @@ class TeamChecker(Observer):
         has_changed = is_healthy(new) != is_healthy(before)
         if has_changed or (new and before and offers_all(new) != offers_all(before)):
             self._disturbed_at = self.working.seconds(TEAMS, now)
+        self._is_to_compare |= _compared(new) != _compared(before)
         self.model.node(new, name, now)
         if new is None:
             self._nodes.pop(name, None)
@@ -240,7 +244,9 @@ class TeamChecker(Observer):
         if not self.model.specs and not any(self.model.owner.values()):
             return
         if self.working.seconds(TEAMS, now) - self._disturbed_at > self.taints_seconds_max:
-            self.check_taints()
+            if self._is_to_compare:
+                self.check_taints()
+            self._is_to_compare = False
         for team in sorted(self.model.specs):
             self._check_reclaim(team, now)
 
@@ -252,8 +258,9 @@ class TeamChecker(Observer):
         if not all(offers_all(self._nodes[name]) for name in healthy):
             return  # a share in GPUs takes another number of nodes
         self.compared += 1
-        wanted = [(team, share) for team, spec in sorted(self.model.specs.items())
-                  for share in spec.shares for _ in range(self._count(share))]  # fmt: skip
+        wanted = [(team, share, self._count(share))
+                  for team, spec in sorted(self.model.specs.items())
+                  for share in spec.shares]  # fmt: skip
         has: dict[str, int] = defaultdict(int)
         for name in healthy:
             has[self.model.owner.get(name, "")] += 1
@@ -261,10 +268,13 @@ class TeamChecker(Observer):
             if team not in self.model.specs:
                 raise PromiseBroken(f"4: team {team} is gone, and has {has[team]} nodes")
         can_all_be_met = _matches(
-            [[n for n in healthy if _selects(share, self._nodes[n])] for _, share in wanted]
+            [
+                ([n for n in healthy if _selects(share, self._nodes[n])], count)
+                for _, share, count in wanted
+            ]
         )
         for team in sorted(self.model.specs):
-            promised = sum(1 for other, _ in wanted if other == team)
+            promised = sum(count for other, _, count in wanted if other == team)
             if has[team] > promised or (can_all_be_met and has[team] < promised):
                 raise PromiseBroken(
                     f"4: team {team} has {has[team]} healthy nodes, its shares are {promised}"
@@ -282,14 +292,16 @@ class TeamChecker(Observer):
         now = self.working.seconds(SCHEDULER, now)
         waiting = self._waits.pop(team, None)
         first = self._first_waiting(team)
+        if first is None or _keeps_waiting(self.model.specs[team]):
+            return
+        key, job = first
+        if job.job.spec.topology is not None:
+            return
         own = frozenset(
             name for name, node in self._nodes.items()
             if self.model.owner.get(name) == team and is_healthy(node)
         )  # fmt: skip
-        if first is None or not own or _keeps_waiting(self.model.specs[team]):
-            return
-        key, job = first
-        if job.job.spec.topology is not None:
+        if not own:
             return
         is_lent = not self._has_room(job, own, self._jobs.values())
         if not is_lent and _has_rules(job.job):
@@ -365,17 +377,35 @@ def _selects(share: Share, node: Node) -> bool:
     return share.node_selector.items() <= node.metadata.labels.items()
 
 
-def _matches(choices: list[list[str]]) -> bool:
-    """True when each place can have a node of its own choices: bipartite matching, after Kuhn."""
-    taken: dict[str, int] = {}
+def _compared(node: Node | None) -> tuple[object, ...]:
+    """Return all of a node that the taints are compared by."""
+    if node is None:
+        return ()
+    status = node.status
+    amounts = (status.allocatable, status.capacity)
+    return is_healthy(node), node.metadata.labels, team_taints(node), amounts
 
-    def place(number: int, seen: set[str]) -> bool:
-        for node in choices[number]:
-            if node not in seen:
-                seen.add(node)
-                if node not in taken or place(taken[node], seen):
+
+def _matches(choices: list[tuple[list[str], int]]) -> bool:
+    """True when each share can have its count of nodes of its choices: bipartite matching, after
+    Kuhn. A node that is taken stays taken, so none of a share's choices is tried twice.
+    """
+    taken: dict[str, int] = {}
+    free = [iter(nodes) for nodes, _ in choices]
+
+    def place(number: int, seen: set[int]) -> bool:
+        node = next((node for node in free[number] if node not in taken), None)
+        if node is not None:
+            taken[node] = number
+            return True
+        for node in choices[number][0]:
+            other = taken[node]
+            if other not in seen:
+                seen.add(other)
+                if place(other, seen):
                     taken[node] = number
                     return True
         return False
 
-    return all(place(number, set()) for number in range(len(choices)))
+    numbers = (number for number, (_, count) in enumerate(choices) for _ in range(count))
+    return all(place(number, {number}) for number in numbers)
