@@ -29,6 +29,7 @@ from fairlead.decide.health.testing import (
     TestAction,
     newest_first,
 )
+from fairlead.model.health.judgement import Peers
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.mirror import Change
@@ -48,7 +49,9 @@ class NodeTests:
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, NodeTest]] = defaultdict(dict)
         #: Figures of the latest test of each node that has some.
-        self.peers: dict[tuple[str, str], dict[str, Sequence[MachineFinding]]] = defaultdict(dict)
+        self.peers: dict[tuple[str, str], Peers] = defaultdict(Peers)
+        #: The same by node, then by shape and suite.
+        self._measured: dict[str, dict[tuple[str, str], Sequence[MachineFinding]]] = {}
 
     def changed(self, change: Change[NodeTest]) -> tuple[str, ...]:
         """Take in a test; return the nodes that it is about, now and before."""
@@ -72,14 +75,22 @@ class NodeTests:
         return tuple(each for each in mine.values() if each.spec.node_uid == node.metadata.uid)
 
     def _compare(self, node: str) -> None:
-        for known in self.peers.values():
-            known.pop(node, None)
+        before = self._measured.pop(node, {})
+        after: dict[tuple[str, str], Sequence[MachineFinding]] = {}
         tests = self._by_node.get(node, {})
         if not tests:
             self._by_node.pop(node, None)
         for test in reversed(newest_first(tuple(tests.values()))):
             if test.status.phase is NodeTestPhase.ENDED and test.status.measured:
-                self.peers[(test.status.shape, test.spec.suite)][node] = test.status.measured
+                after[test.status.shape, test.spec.suite] = test.status.measured
+        for key in before:
+            if key not in after:
+                self.peers[key].remove(node)
+        for key, measured in after.items():
+            if before.get(key) is not measured:
+                self.peers[key].put(node, measured)
+        if after:
+            self._measured[node] = after
 
 
 async def perform_test(

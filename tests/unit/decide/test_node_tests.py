@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+from statistics import median
 from typing import Any
 
 import pytest
@@ -63,7 +65,7 @@ def memory(value: float, **more: Any) -> MachineFinding:
 
 
 def peers(*values: float) -> Peers:
-    return {f"n{i}": (memory(value),) for i, value in enumerate(values)}
+    return Peers({f"n{i}": (memory(value),) for i, value in enumerate(values)})
 
 
 def judge(value: float, of: Peers, *, devices: tuple[str, ...] = ()) -> MachineFinding:
@@ -107,12 +109,12 @@ def test_the_table_and_the_fleet_are_both_held_and_the_stricter_one_counts() -> 
         result = SuiteResult("quick", (one,), devices=("NVIDIA H100 80GB HBM3",))
         return judged(result, of)[0]
 
-    assert copies(47e9, {}).outcome is MachineOutcome.FAILED
-    assert copies(49e9, {}).outcome is MachineOutcome.PASSED
+    assert copies(47e9, Peers()).outcome is MachineOutcome.FAILED
+    assert copies(49e9, Peers()).outcome is MachineOutcome.PASSED
     fast = MachineFinding(
         "gpu-copies", MachineOutcome.PASSED, figures=(Figure("toDeviceBytesPerSecond", 6e10),)
     )
-    of = {f"n{i}": (fast,) for i in range(8)}
+    of = Peers({f"n{i}": (fast,) for i in range(8)})
     found = copies(50e9, of)
     assert (found.outcome, found.figures[0].limit) == (MachineOutcome.FAILED, 54e9)
 
@@ -122,7 +124,7 @@ def test_what_the_machine_found_itself_is_not_judged_better() -> None:
     found = judged(SuiteResult("quick", (wrong,)), peers(*[100.0] * 8))[0]
     assert (found.outcome, found.message) == (MachineOutcome.FAILED, "wrong")
     own = MachineFinding("mine", MachineOutcome.PASSED, figures=(Figure("speed", 1.0),))
-    assert judged(SuiteResult("quick", (own,)), {})[0] == own, "a test that nobody knows"
+    assert judged(SuiteResult("quick", (own,)), Peers())[0] == own, "a test that nobody knows"
 
 
 def test_nodes_are_alike_by_type_cpus_and_gpus() -> None:
@@ -333,3 +335,24 @@ def test_a_suite_that_nobody_knows_ends_at_once() -> None:
         True,
     )
     assert isinstance(ended, SetTest)
+
+
+def test_a_node_is_compared_with_the_latest_figures_of_all_others_and_not_with_its_own() -> None:
+    found = peers(1.0, 2.0, 3.0)
+    found.put("n1", (memory(5.0), MachineFinding("mine", MachineOutcome.PASSED)))
+    assert found.values("memory", HIGHER.name) == [1.0, 3.0, 5.0]
+    assert found.values("memory", HIGHER.name, but="n0") == [3.0, 5.0]
+    found.put("n1", ())
+    found.remove("n9")
+    assert found.values("memory", HIGHER.name) == [1.0, 3.0]
+    assert found.values("memory", "unknown") == []
+
+
+def test_the_deviation_is_the_median_of_all_distances() -> None:
+    rng = random.Random(7)
+    for count in (*range(8, 30), 1_000):
+        values = [rng.choice((rng.gauss(100, 10), 100.0, 90.0)) for _ in range(count)]
+        middle = median(values)
+        deviation = median(abs(value - middle) for value in values)
+        found = fleet_limit(HIGHER, values)
+        assert found == middle - max(5.0 * deviation, 0.1 * middle)

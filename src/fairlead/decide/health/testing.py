@@ -298,9 +298,8 @@ def _result(at: _Now, pod: Pod, node: Node, peers: Mapping[tuple[str, str], Peer
     except UnreadableResult as error:
         return at.again(NO_RESULT, str(error))
     shape = shape_of(node)
-    alike = peers.get((shape, test.spec.suite), {})
-    others = {name: each for name, each in alike.items() if name != node.metadata.name}
-    measured = judged(result, others)
+    alike = peers.get((shape, test.spec.suite), Peers())
+    measured = judged(result, alike, but=node.metadata.name)
     outcome = worst_outcome(measured)
     worst = max(measured, key=lambda each: each.outcome.rank)
     if outcome is MachineOutcome.ERROR and at.now < at.deadline:

@@ -7,6 +7,7 @@ good machines can be so alike that five deviations are less than the noise of on
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
@@ -25,8 +26,47 @@ DEVIATIONS = 5.0
 #: Of the median: what is no slowness. Times vary more than bandwidths.
 _SPREAD = {Better.HIGHER: 0.1, Better.LOWER: 1.0}
 
-#: What other nodes measured last, by name.
-Peers = Mapping[str, Sequence[MachineFinding]]
+
+class Peers:
+    """What machines that are alike measured last: their figures, in columns.
+
+    A figure is judged by those of all others, so they are kept as they are asked for: a test of one
+    of thousands of nodes would otherwise walk all that all of them found, for each of its figures.
+    """
+
+    def __init__(self, measured: Mapping[str, Sequence[MachineFinding]] | None = None) -> None:
+        """Begin with what machines measured, by name."""
+        #: By test and figure: the value of each machine; of a figure that is there twice, the last.
+        self._columns: dict[tuple[str, str], dict[str, float]] = {}
+        #: The same values in order.
+        self._ordered: dict[tuple[str, str], list[float]] = {}
+        for name, findings in (measured or {}).items():
+            self.put(name, findings)
+
+    def put(self, name: str, measured: Sequence[MachineFinding]) -> None:
+        """Take in what a machine measured, in place of what it had measured."""
+        self.remove(name)
+        found = {(each.test, one.name): one.value for each in measured for one in each.figures}
+        for key, value in found.items():
+            self._columns.setdefault(key, {})[name] = value
+            insort(self._ordered.setdefault(key, []), value)
+
+    def remove(self, name: str) -> None:
+        """Forget what a machine measured; harmless where it is unknown."""
+        for key, column in self._columns.items():
+            if name in column:
+                _drop(self._ordered[key], column.pop(name))
+
+    def values(self, test: str, figure: str, *, but: str = "") -> list[float]:
+        """Return one figure of all machines that have it, but for one; in order."""
+        values = list(self._ordered.get((test, figure), ()))
+        if values and but in (column := self._columns[test, figure]):
+            _drop(values, column[but])
+        return values
+
+
+def _drop(ordered: list[float], value: float) -> None:
+    del ordered[bisect_left(ordered, value)]
 
 
 def shape_of(node: Node) -> str:
@@ -40,15 +80,17 @@ def shape_of(node: Node) -> str:
     return f"{type_}/{capacity.get(CPU, 0)}m/{gpus}"[:ID_MAX]
 
 
-def judged(result: SuiteResult, peers: Peers) -> tuple[MachineFinding, ...]:
+def judged(result: SuiteResult, peers: Peers, *, but: str = "") -> tuple[MachineFinding, ...]:
     """Return what was measured, with the limit of each figure; what misses one has Failed.
 
-    `peers` has other nodes only.
+    What the peer `but` measured does not count: it is the machine itself.
     """
-    return tuple(_judged(each, result.devices, peers) for each in result.measured)
+    return tuple(_judged(each, result.devices, peers, but=but) for each in result.measured)
 
 
-def _judged(measured: MachineFinding, devices: Sequence[str], peers: Peers) -> MachineFinding:
+def _judged(
+    measured: MachineFinding, devices: Sequence[str], peers: Peers, *, but: str
+) -> MachineFinding:
     kind = machine_tests().get(measured.test)
     if kind is None:
         return measured
@@ -56,7 +98,7 @@ def _judged(measured: MachineFinding, devices: Sequence[str], peers: Peers) -> M
     for figure in measured.figures:
         known = kind.kind_of(figure.name)
         floors = [device_floor(device, measured.test, figure.name) for device in devices]
-        of_fleet = fleet_limit(known, values_of(peers, measured.test, figure.name))
+        of_fleet = fleet_limit(known, peers.values(measured.test, figure.name, but=but))
         limit = _stricter(known.better, [*floors, of_fleet])
         figures.append(replace(figure, limit=limit))
         if limit is not None and is_beyond(known.better, figure.value, limit):
@@ -68,26 +110,30 @@ def _judged(measured: MachineFinding, devices: Sequence[str], peers: Peers) -> M
     return replace(measured, outcome=outcome, message=message, figures=tuple(figures))
 
 
-def values_of(peers: Peers, test: str, figure: str) -> list[float]:
-    """Return one figure of all peers that have it."""
-    return [
-        found.value
-        for measured in peers.values()
-        for each in measured
-        if each.test == test
-        for found in each.figures
-        if found.name == figure
-    ]
-
-
 def fleet_limit(kind: FigureKind, values: Sequence[float]) -> float | None:
     """Return the limit that the figures of others set; None: too few, or it is not judged."""
     if kind.better is Better.NEITHER or len(values) < PEERS_MIN:
         return None
-    middle = median(values)
-    deviation = median(abs(value - middle) for value in values)
+    ordered, half = sorted(values), len(values) // 2
+    middle = median(ordered)
+    deviation = _distance(ordered, middle, half + 1)
+    if len(ordered) % 2 == 0:
+        deviation = (_distance(ordered, middle, half) + deviation) / 2
     room = max(DEVIATIONS * deviation, _SPREAD[kind.better] * abs(middle))
     return middle - room if kind.better is Better.HIGHER else middle + room
+
+
+def _distance(ordered: Sequence[float], middle: float, count: int) -> float:
+    """Return the `count`-th smallest distance of any of the values, which are in order, to another.
+
+    The nearest ones are neighbours: of all runs of so many, the first whose lower end is no farther
+    away than the value that follows it.
+    """
+    first = bisect_left(
+        range(len(ordered) - count), True,
+        key=lambda at: middle - ordered[at] <= ordered[at + count] - middle,
+    )  # fmt: skip
+    return max(abs(middle - ordered[first]), abs(ordered[first + count - 1] - middle))
 
 
 def _stricter(better: Better, limits: Iterable[float | None]) -> float | None:
