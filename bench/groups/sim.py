@@ -3,6 +3,9 @@
 And what a job costs in a scenario without faults: in counts, which no other load on the machine
 changes (writes, API requests and decisions of the controllers), and in time, over the same writes
 by a client that decides nothing, in a cluster that nothing watches.
+
+And what a day costs where all is on (teams, a node pool, tests of nodes, failures): per node-day
+where next to nothing runs, and per job what a day of jobs costs beyond that.
 """
 
 from __future__ import annotations
@@ -13,6 +16,8 @@ import statistics
 import time
 from collections.abc import Sequence
 from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -28,13 +33,19 @@ from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import SystemClock
 from fairlead.sim.scenarios.run import ScenarioRun
-from fairlead.sim.scenarios.scenario import ClusterSpec, LoadSpec, Scenario
-from fairlead.sim.setup.workload import WorkloadOptions
-from fairlead.sim.setup.world_options import WorldOptions
+from fairlead.sim.scenarios.scenario import (
+    ClusterSpec,
+    LoadSpec,
+    PoolSpec,
+    Scenario,
+    TenantTeams,
+)
+from fairlead.sim.setup.workload import SHAPES, WorkloadOptions
+from fairlead.sim.setup.world_options import DAY_SECONDS, WorldOptions
 from fairlead.sim.world import simulate
 
 NODES, JOBS, SECONDS, SEED, ROUNDS = 64, 100, 21_600.0, 7, 3
-
+DAY_NODES, DAY_JOBS, DAY_TEAMS = 100, 150, 5
 
 CALM = Scenario(
     cluster=ClusterSpec(nodes=16),
@@ -48,6 +59,40 @@ def run(report: Report) -> None:
     _speed(report)
     _counts(report)
     _against_bare(report)
+    _day(report)
+
+
+def _day(report: Report) -> None:
+    """Report what a day costs by its nodes, and by its jobs."""
+    with TemporaryDirectory() as folder:
+        trace = Path(folder) / "trace.csv"
+        quiet, busy = (_day_seconds(trace, jobs) for jobs in (0, DAY_JOBS))
+    slow = cpu_slowness()
+    report.add("sim.node_day", quiet / slow / DAY_NODES * 1e3, "ms CPU")
+    report.add("sim.day_job", (busy - quiet) / slow / DAY_JOBS * 1e3, "ms CPU")
+
+
+def _day_seconds(trace: Path, jobs: int) -> float:
+    """Return the CPU seconds of a day with these jobs, and with one at its start and its end."""
+    rng = random.Random("day")
+    at = [0.0, *sorted(rng.random() * DAY_SECONDS for _ in range(jobs)), DAY_SECONDS]
+    lines = ["submit_seconds,run_seconds,members,gpus,name,tenant"]
+    for number, seconds in enumerate(at):
+        members, gpus, _ = rng.choices(SHAPES, [shape[2] for shape in SHAPES])[0]
+        run_seconds = min(3600.0 * rng.lognormvariate(0.0, 1.3), DAY_SECONDS / 2)
+        lines.append(
+            f"{seconds:.0f},{run_seconds:.0f},{members},{gpus},j{number},{number % DAY_TEAMS}"
+        )
+    trace.write_text("\n".join(lines) + "\n")
+    pool = PoolSpec("burst", max=DAY_NODES // 10, min=DAY_NODES // 20)
+    scenario = Scenario(
+        cluster=ClusterSpec(nodes=DAY_NODES - pool.min, pools=(pool,)),
+        load=LoadSpec(trace=str(trace)), teams=TenantTeams(), faults="meta-rsc",
+        node_tests="quick", seed=SEED,
+    )  # fmt: skip
+    start = time.process_time()
+    ScenarioRun(scenario).run()
+    return time.process_time() - start
 
 
 def _against_bare(report: Report) -> None:

@@ -30,7 +30,8 @@ def test_quotas_change_under_a_queue_and_every_job_ends_and_few_nodes_more_move_
         assert moves.owned_at((number + 1) * DAY_SECONDS - 1.0) == day
     assert PART.moves_min <= len(moves.seen) <= 1.2 * PART.moves_min
     # What the checkers watch took place, and so did the kills.
-    assert min(world.teams.borrowed, world.preemptions.reclaims, world.teams.compared) > 50
+    assert min(world.teams.borrowed, world.preemptions.reclaims) > 50
+    assert world.teams.compared >= len(PART.days)
     assert world.kills == 2
 
 

@@ -540,3 +540,24 @@ def test_a_node_of_a_team_that_is_gone_is_reported() -> None:
     history.now += 1000.0
     with pytest.raises(PromiseBroken, match=r"^4: team red is gone, and has 1 nodes"):
         history.teams.check_by_clock(history.now)
+
+
+def test_the_shares_of_thousands_of_nodes_are_compared_once_after_each_change() -> None:
+    checker, now = TeamChecker({}), 1000.0
+    # The share that takes any node is matched first, and leaves the racks' nodes to the other one.
+    for name, selector in (("any", {}), ("racks", {"rack": "r"})):
+        share = Share(nodes=1_000, node_selector=selector)
+        spec = TeamSpec(namespaces=(name,), shares=(share,))
+        checker.team(Team(metadata=ObjectMeta(name=name), spec=spec), name, now)
+    for number in range(2_000):
+        owner, labels = ("racks", {"rack": "r"}) if number < 1_000 else ("any", {})
+        taints = (Taint(TEAM, "NoSchedule", owner),)
+        name = f"n{number:04d}"
+        checker.node(make_node(name, labels=labels, taints=taints), name, now)
+    for _ in range(3):
+        now += 1000.0
+        checker.check_by_clock(now)
+    assert checker.compared == 1
+    checker.node(make_node("n0000", labels={"rack": "r"}), "n0000", now)
+    with pytest.raises(PromiseBroken, match="4: team racks has 999 healthy nodes, its shares are"):
+        checker.check_by_clock(now)

@@ -289,7 +289,7 @@ class HealthController:
         nodes = {
             name: view
             for name in sorted({*self._open, *(each.node for each in repaired)})
-            if (view := self._node_view(name)) is not None
+            if (view := self._node_view(name, instant)) is not None
         }
         cluster_reports = self._cluster_reports
         return HealthView(
@@ -328,7 +328,7 @@ class HealthController:
         )
         return self._idle.due(instant)
 
-    def _node_view(self, name: str) -> NodeView | None:
+    def _node_view(self, name: str, instant: float) -> NodeView | None:
         node = self._world.mirrors.nodes.get("", name)
         if node is None:
             return None
@@ -342,7 +342,7 @@ class HealthController:
         return NodeView(
             node, record_of(meta.annotations), self._reports.get("", name),
             is_used=self._use.is_used(name),
-            idle_seconds=self._idle.idle_seconds(name, self._instant()),
+            idle_seconds=self._idle.idle_seconds(name, instant),
             is_replaceable=is_replaceable, tests=self._book.of(node),
             suite="" if self._tests.is_undefined else suite,
         )  # fmt: skip

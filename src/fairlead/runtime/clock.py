@@ -40,4 +40,4 @@ class LoopClock:
 
     def now(self) -> float:
         """Return seconds since the Unix epoch."""
-        return self._epoch + loop_time()
+        return self._epoch + asyncio.get_running_loop().time()

@@ -295,7 +295,7 @@ class _Cycle:
         self, plans: Sequence[PoolPlan], demand: Demand, findings: Sequence[SightFinding]
     ) -> tuple[Ruling, ...]:
         """Mark and grant removals; a grant is written to the ledger, and carried out after."""
-        view, memory, status = self.view, self.memory, self.fleet.status
+        view, memory = self.view, self.memory
         ledger = self.ledger = memory.ledger.ledger(self.fleet, view.instant)
         wanted, bought = list[Removal](), dict[str, dict[str, float]]()
         for plan in plans:
@@ -311,16 +311,15 @@ class _Cycle:
                 )  # fmt: skip
         sizes, counts = sizes_of([plan.census for plan in plans], bought)
         memory.peaks = memory.peaks.at(view.instant, sizes, counts)
-        account = RailsAccount(
-            ledger, memory.peaks.within(view.instant, sizes, counts), self.policy.budgets,
-            of_pools={plan.pool.metadata.name: budget_of(plan.pool)
-                      for plan in plans if plan.is_acted_on},
-            leaving=leaving_of(status),
-        )  # fmt: skip
-        room = min(GRANTS_MAX - len(status.grants), _GRANTS_PER_LOOP_MAX)
-        rulings = rule_on(
-            wanted, account, findings, permits=permits_of(self.fleet, view.now), room=room
-        )
+        rulings = ()
+        if wanted:
+            account = RailsAccount(
+                ledger, memory.peaks.within(view.instant, sizes, counts), self.policy.budgets,
+                of_pools={plan.pool.metadata.name: budget_of(plan.pool)
+                          for plan in plans if plan.is_acted_on},
+                leaving=leaving_of(self.fleet.status),
+            )  # fmt: skip
+            rulings = self._rule(wanted, account, findings)
         memory.marked = frozenset(
             ruling.removal.name
             for ruling in rulings
@@ -333,6 +332,13 @@ class _Cycle:
                 self.actions.append(Mark(node.node, why))
         self._write_fleet(ledger, rulings, findings)
         return rulings
+
+    def _rule(
+        self, wanted: Sequence[Removal], account: RailsAccount, findings: Sequence[SightFinding]
+    ) -> tuple[Ruling, ...]:
+        room = min(GRANTS_MAX - len(self.fleet.status.grants), _GRANTS_PER_LOOP_MAX)
+        permits = permits_of(self.fleet, self.view.now)
+        return rule_on(wanted, account, findings, permits=permits, room=room)
 
     def _write_fleet(
         self, ledger: RemovalLedger, rulings: Sequence[Ruling], findings: Sequence[SightFinding]

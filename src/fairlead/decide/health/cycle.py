@@ -257,20 +257,11 @@ class _Cycle:
             if candidates:
                 self.actions.append(CreateFleet())
             return ()
-        status = view.fleet.status
         ledger = memory.ledger.ledger(view.fleet, view.instant)
         memory.peaks = memory.peaks.at(view.instant, view.sizes)
         wanted = [self._removal(view.nodes[name], need) for name, need in candidates.items()
                   if not self._is_granted(view.nodes[name])]  # fmt: skip
-        account = RailsAccount(
-            ledger, memory.peaks.within(view.instant, view.sizes), self.policy.budgets,
-            of_pools={name: budget_of(pool) for name, pool in view.pools.items()},
-            leaving=leaving_of(status),
-        )  # fmt: skip
-        room = REPAIRS_MAX - len(status.repairs)
-        rulings = rule_on(
-            wanted, account, findings, permits=permits_of(view.fleet, view.now), room=room
-        )
+        rulings = self._rule(view.fleet, ledger, wanted, findings) if wanted else ()
         for name, need in candidates.items():
             node = view.nodes[name]
             if not findings and self._is_granted(node):
@@ -280,6 +271,20 @@ class _Cycle:
                 self.actions.append(SetRecord(node.node, record, said))
         self._write_fleet(view.fleet, ledger, rulings)
         return rulings
+
+    def _rule(
+        self, fleet: Fleet, ledger: RemovalLedger, wanted: Sequence[Removal],
+        findings: Sequence[SightFinding],
+    ) -> tuple[Ruling, ...]:  # fmt: skip
+        """Return what the budgets allow of what is wanted."""
+        view, status = self.view, fleet.status
+        account = RailsAccount(
+            ledger, self.memory.peaks.within(view.instant, view.sizes), self.policy.budgets,
+            of_pools={name: budget_of(pool) for name, pool in view.pools.items()},
+            leaving=leaving_of(status),
+        )  # fmt: skip
+        room = REPAIRS_MAX - len(status.repairs)
+        return rule_on(wanted, account, findings, permits=permits_of(fleet, view.now), room=room)
 
     def _candidates(self) -> dict[str, Need]:
         """Return the nodes in service whose faults ask for them to go."""
@@ -379,9 +384,11 @@ class _Cycle:
     def _shadowed(self) -> Iterator[tuple[NodeView, Need]]:
         count = 0
         for name, node in sorted(self.view.nodes.items()):
+            if name in self.needs or not (node.report or node.tests):
+                continue
             need = need_of(
                 node.node, node.report, self.policy, self.view.now, acting=False, tests=node.tests
             )
-            if need is not None and name not in self.needs and count < _NOTES_MAX:
+            if need is not None and count < _NOTES_MAX:
                 count += 1
                 yield node, need

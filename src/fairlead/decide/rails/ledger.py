@@ -160,8 +160,8 @@ class Peaks:
     They end with the process: a budget is then a share of what there is, which is less.
     """
 
-    #: (start of the hour, scope, largest size within it)
-    seen: tuple[tuple[float, Scope, int], ...] = ()
+    #: By the start of the hour and the scope: the largest size within it; the oldest first.
+    seen: Mapping[tuple[float, Scope], int] = field(default_factory=dict[tuple[float, Scope], int])
 
     def at(
         self, instant: float, sizes: Mapping[str, int], bought: Mapping[str, int] | None = None
@@ -169,11 +169,16 @@ class Peaks:
         """Take in what pools and domains ("pool/domain") have at an instant, and how many nodes of
         each pool were bought within a day.
         """
-        known = {(at, scope): size for at, scope, size in self.seen if at > instant - DAY}
         hour = instant // HOUR * HOUR
-        for scope, nodes in _scopes(sizes, bought or {}).items():
-            known[hour, scope] = max(known.get((hour, scope), 0), nodes)
-        return Peaks(tuple((at, scope, size) for (at, scope), size in sorted(known.items())))
+        new = {
+            (hour, scope): nodes for scope, nodes in _scopes(sizes, bought or {}).items()
+            if nodes > self.seen.get((hour, scope), -1)
+        }  # fmt: skip
+        oldest = next(iter(self.seen), (instant, ""))[0]
+        if not new and oldest > instant - DAY:
+            return self
+        kept = {key: size for key, size in self.seen.items() if key[0] > instant - DAY}
+        return Peaks(kept | new)
 
     def within(
         self, instant: float, sizes: Mapping[str, int], bought: Mapping[str, int] | None = None
@@ -181,10 +186,11 @@ class Peaks:
         """Return the largest size of each scope in each window that ends at an instant."""
         now = _scopes(sizes, bought or {})
         out = {(scope, window): size for scope, size in now.items() for window in WINDOWS}
-        for at, scope, size in self.seen:
-            for window in WINDOWS:
-                if at > instant - window:
-                    out[scope, window] = max(out.get((scope, window), 0), size)
+        for (at, scope), size in self.seen.items():
+            for window in reversed(WINDOWS):
+                if at <= instant - window:
+                    break  # the shorter ones begin later
+                out[scope, window] = max(out.get((scope, window), 0), size)
         return out
 
 

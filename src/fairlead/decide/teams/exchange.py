@@ -42,13 +42,11 @@ class Exchanges:
         table, uses = self._cluster.table, self._cluster.uses
         if self._sharing.changes or self._sharing.held_back or not uses.borrowed.total():
             return
-        for slot in np.flatnonzero(self._sharing.share >= 0).tolist():
-            node = table.names[slot]
-            users, owner = uses.users(node), uses.owner(node)
-            if owner not in users:
-                self._unused[owner].append(slot)
-                for team in users:
-                    self._borrowed[team].append(slot)
+        slots = np.flatnonzero(self._sharing.share >= 0).tolist()
+        for index, owner, users in uses.unused_by_owners([table.names[slot] for slot in slots]):
+            self._unused[owner].append(slots[index])
+            for team in users:
+                self._borrowed[team].append(slots[index])
         due = list[tuple[float, str, int]]()
         for team in self._borrowed.keys() & self._unused.keys():
             for slot in self._borrowed[team]:

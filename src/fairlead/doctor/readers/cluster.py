@@ -7,7 +7,6 @@ in pages up to a bound; a list that is longer counts as not seen.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Awaitable, Mapping
 from typing import Any, TypeVar
 
@@ -133,7 +132,7 @@ class ClusterReader:
         return {Source.API: f"{Source.API.value}: {self.problems[0]}"}
 
     async def _page(self, path: str, query: Mapping[str, str]) -> dict[str, Any]:
-        value = json.loads(await self._read(path, dict(query)))
+        value: object = msgspec.json.decode(await self._read(path, dict(query)))
         if not isinstance(value, dict):
             raise ValueError(f"{path}: the answer is not an object")  # noqa: TRY004 # from the world
         return value  # pyright: ignore[reportUnknownVariableType] # JSON objects have text keys

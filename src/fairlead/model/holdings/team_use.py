@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, KeysView, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -190,6 +190,17 @@ class TeamUses:
         """Return the teams of the jobs and pods that use a node."""
         holders, pods = self._holders.get(node, _NONE), self._pods.get(node, _NONE)
         return (holders | pods).keys() if holders and pods else (holders or pods).keys()
+
+    def unused_by_owners(self, nodes: Sequence[str]) -> Iterator[tuple[int, str, Iterable[str]]]:
+        """Yield the index of each node that its owner does not use, its owner ("": none) and its
+        users. Most have none: thousands of nodes are looked at, and few are lent.
+        """
+        owners, holders, pods = self._owners, self._holders, self._pods
+        for index, node in enumerate(nodes):
+            is_used = node in holders or node in pods
+            users, owner = self.users(node) if is_used else (), owners.get(node, "")
+            if owner not in users:
+                yield index, owner, users
 
     def user_count(self, team: str, node: str) -> int:
         """Return how many jobs and pods of a team use a node."""
