@@ -44,6 +44,7 @@ from fairlead.api.resources import (
     CLAIMS,
     CLUSTER_REPORTS,
     CONFIG_MAPS,
+    CSI_NODES,
     DEVICE_CLASSES,
     EVENTS,
     IMAGE_SETS,
@@ -63,6 +64,7 @@ from fairlead.api.resources import (
     SERVICES,
     STORAGE_CLASSES,
     TEAMS,
+    VOLUME_ATTACHMENTS,
     VOLUMES,
     Resource,
 )
@@ -531,6 +533,12 @@ async def run_stored(client: HttpClient) -> None:
     free = {"metadata": {"finalizers": None}}  # no controller that protects them is here
     await client.patch(CLAIMS, "data-stored-worker-0", free, namespace="default")
     await client.patch(VOLUMES, "seen", free)
+    attached = {"attacher": "disk.test", "nodeName": "v00000",
+                "source": {"persistentVolumeName": "seen"}}  # fmt: skip
+    await client.create(VOLUME_ATTACHMENTS, {"metadata": {"name": "seen"}, "spec": attached})
+    await client.delete(VOLUME_ATTACHMENTS, "seen")
+    await client.create(CSI_NODES, {"metadata": {"name": "seen"}, "spec": {"drivers": []}})
+    await client.delete(CSI_NODES, "seen")
     await client.delete(VOLUMES, "seen")
 
 

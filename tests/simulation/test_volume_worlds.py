@@ -14,6 +14,7 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.decide.pinning import Binding
 from fairlead.model.asks.requests import Reach
 from fairlead.model.inventory.labels import Bools, LabelTable, Slots
+from fairlead.model.inventory.volume_limits import VolumeLimits
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.setup.volumes import VolumeChecker
@@ -28,6 +29,10 @@ WORKLOAD = WorkloadOptions(
     failing_share=0.2,
 )  # fmt: skip
 OPTIONS = WorldOptions(nodes=48, workload=WORKLOAD, node_failures_per_day=100.0)
+#: Less of what nodes attach than of what else members ask for.
+LIMITED = replace(
+    OPTIONS, nodes=8, workload=replace(WORKLOAD, jobs=20, seconds=900.0, volume_limit=3)
+)
 
 
 @pytest.mark.parametrize(("seed", "binding"), [
@@ -38,6 +43,20 @@ def test_no_member_is_placed_where_its_volume_cannot_be(seed: int, binding: Bind
     outcome = run(world.run())
     assert outcome.succeeded > 20
     assert world.volumes.checked > 50
+
+
+def test_no_node_gets_more_volumes_than_it_attaches() -> None:
+    world = World(LIMITED, 7)
+    assert run(world.run()).succeeded > 10
+    assert world.volumes.counted > 20
+
+
+def test_a_planner_that_does_not_count_volumes_is_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(VolumeLimits, "put_node", lambda *_: False)
+    with pytest.raises(PromiseBroken, match="which attaches 3 volumes, and"):
+        simulate(LIMITED, 4)
 
 
 def test_worlds_with_claims_are_the_same_when_they_are_run_again() -> None:

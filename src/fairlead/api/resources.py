@@ -25,7 +25,13 @@ from fairlead.api.kubernetes.devices import (
 )
 from fairlead.api.kubernetes.metrics import PodMetrics
 from fairlead.api.kubernetes.resource_quota import ResourceQuota
-from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.api.kubernetes.volumes import (
+    CSINode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 from fairlead.api.meta import OnlyMetadata
 
 T = TypeVar("T")
@@ -111,6 +117,11 @@ VOLUMES = Resource(
 STORAGE_CLASSES = Resource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", StorageClass, namespaced=False
 )
+CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", CSINode, namespaced=False)
+VOLUME_ATTACHMENTS = Resource(
+    "storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment", VolumeAttachment,
+    namespaced=False,
+)  # fmt: skip
 RESOURCE_CLAIMS = Resource(
     _DRA, "v1", "resourceclaims", "ResourceClaim", ResourceClaim, is_optional=True
 )
@@ -164,7 +175,7 @@ POD_METRICS = Resource("metrics.k8s.io", "v1beta1", "pods", "PodMetrics", PodMet
 
 ALL: tuple[Resource[object], ...] = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, EVENTS, LEASES, PRIORITY_CLASSES,
-    RESOURCE_QUOTAS, CLAIMS, VOLUMES, STORAGE_CLASSES,
+    RESOURCE_QUOTAS, CLAIMS, VOLUMES, STORAGE_CLASSES, CSI_NODES, VOLUME_ATTACHMENTS,
     RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES, CRDS,
     JOBS, JOB_ARRAYS, TEAMS, NODE_POOLS, FLEETS, CLUSTER_REPORTS,
     NODE_REPORTS, NODE_TESTS, IMAGE_SETS,

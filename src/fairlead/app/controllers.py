@@ -184,6 +184,8 @@ class Controllers:
             shared.claims,
             shared.volumes,
             shared.storage_classes,
+            shared.csi_nodes,
+            shared.attachments,
             shared.devices,
             shared.node_reports,
         )

@@ -51,10 +51,13 @@ from fairlead.api.kubernetes.resource_quota import ResourceQuota
 from fairlead.api.kubernetes.volumes import (
     BIND_COMPLETED,
     CLASS_ANNOTATION,
+    DEFAULT_CLASS,
     SELECTED_NODE,
+    CSINode,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
+    VolumeAttachment,
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.pod_asks import RESIZE_PENDING
@@ -76,7 +79,7 @@ FILE_BYTES_MAX = 512 << 20
 #: Annotations that the planner reads.
 _ANNOTATIONS = (
     names.SUBMITTED_BY, names.MAINTENANCE, names.MIRROR_POD,
-    BIND_COMPLETED, SELECTED_NODE, CLASS_ANNOTATION,
+    BIND_COMPLETED, SELECTED_NODE, CLASS_ANNOTATION, DEFAULT_CLASS,
 )  # fmt: skip
 #: Kind and field of `Objects`.
 _KINDS: dict[str, tuple[str, type[Any]]] = {
@@ -90,6 +93,8 @@ _KINDS: dict[str, tuple[str, type[Any]]] = {
     "PersistentVolumeClaim": ("claims", PersistentVolumeClaim),
     "PersistentVolume": ("volumes", PersistentVolume),
     "StorageClass": ("storage_classes", StorageClass),
+    "CSINode": ("csi_nodes", CSINode),
+    "VolumeAttachment": ("attachments", VolumeAttachment),
     "ResourceClaim": ("device_claims", ResourceClaim),
     "ResourceClaimTemplate": ("device_templates", ResourceClaimTemplate),
     "DeviceClass": ("device_classes", DeviceClass),
@@ -97,7 +102,7 @@ _KINDS: dict[str, tuple[str, type[Any]]] = {
 }
 _Object: TypeAlias = (
     Node | Job | Pod | PriorityClass | Team | ResourceQuota | NodePool
-    | PersistentVolumeClaim | PersistentVolume | StorageClass
+    | PersistentVolumeClaim | PersistentVolume | StorageClass | CSINode | VolumeAttachment
     | ResourceClaim | ResourceClaimTemplate | DeviceClass | ResourceSlice
 )  # fmt: skip
 
@@ -387,9 +392,9 @@ def _reduced_spec(spec: PodSpec, images: _Images | None = None) -> PodSpec:
     return replace(
         spec,
         volumes=tuple(
-            Volume(each.name, persistent_volume_claim=each.persistent_volume_claim)
+            Volume(each.name, persistent_volume_claim=claim, ephemeral=each.ephemeral)
             for each in spec.volumes
-            if each.persistent_volume_claim is not None
+            if (claim := each.persistent_volume_claim) is not None or each.ephemeral is not None
         ),
         containers=tuple(_reduced_container(each, images) for each in spec.containers),
         init_containers=tuple(_reduced_container(each, images) for each in spec.init_containers),

@@ -17,10 +17,17 @@ from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.kubernetes.resource_quota import ResourceQuota
-from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.api.kubernetes.volumes import (
+    CSINode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 from fairlead.api.resources import (
     CLAIMS,
     CLUSTER_REPORTS,
+    CSI_NODES,
     DEVICE_CLASSES,
     FLEETS,
     JOB_ARRAYS,
@@ -34,6 +41,7 @@ from fairlead.api.resources import (
     RESOURCE_QUOTAS,
     STORAGE_CLASSES,
     TEAMS,
+    VOLUME_ATTACHMENTS,
     VOLUMES,
     Resource,
 )
@@ -75,9 +83,7 @@ class SharedMirrors:
                 set_aside=self.set_aside, options=MirrorOptions(is_dormant=is_dormant),
             )  # fmt: skip
 
-        self.nodes = make(NODES)
-        self.jobs = make(JOBS)
-        self.pods = make(PODS)
+        self.nodes, self.jobs, self.pods = make(NODES), make(JOBS), make(PODS)
         self.pools = make(NODE_POOLS)
         self._own: list[Mirror[Any]] = [self.nodes, self.jobs, self.pods, self.pools]
         if priority_classes is None:
@@ -89,14 +95,16 @@ class SharedMirrors:
             self._own.append(teams)
         self.teams = teams
         self.quotas: Mirror[ResourceQuota] = make(RESOURCE_QUOTAS)
-        self._own.append(self.quotas)
         self.arrays: Mirror[JobArray] = make(JOB_ARRAYS)
-        self._own.append(self.arrays)
+        self._own += [self.quotas, self.arrays]
         #: Until some job asks for a claim.
         self.claims: Mirror[PersistentVolumeClaim] = make(CLAIMS, is_dormant=True)
         self.volumes: Mirror[PersistentVolume] = make(VOLUMES, is_dormant=True)
         self.storage_classes: Mirror[StorageClass] = make(STORAGE_CLASSES, is_dormant=True)
+        self.csi_nodes: Mirror[CSINode] = make(CSI_NODES, is_dormant=True)
+        self.attachments: Mirror[VolumeAttachment] = make(VOLUME_ATTACHMENTS, is_dormant=True)
         self._own += [self.claims, self.volumes, self.storage_classes]
+        self._own += [self.csi_nodes, self.attachments]
         #: All but the classes: until some job asks for devices.
         self.devices = DeviceMirrors.make(partial(make, is_dormant=True), make(DEVICE_CLASSES))
         self._own += self.devices.all

@@ -29,9 +29,16 @@ from fairlead.api.kubernetes.devices import (
     ResourceSlice,
 )
 from fairlead.api.kubernetes.resource_quota import ResourceQuota
-from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.api.kubernetes.volumes import (
+    CSINode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 from fairlead.api.resources import (
     CLAIMS,
+    CSI_NODES,
     DEVICE_CLASSES,
     JOB_ARRAYS,
     JOBS,
@@ -45,6 +52,7 @@ from fairlead.api.resources import (
     RESOURCE_SLICES,
     STORAGE_CLASSES,
     TEAMS,
+    VOLUME_ATTACHMENTS,
     VOLUMES,
     Resource,
 )
@@ -204,6 +212,8 @@ class ClusterWorld:
         self._follow(mirrors.storage_classes, self._storage_class_changed)
         self._follow(mirrors.volumes, self._volume_changed)
         self._follow(mirrors.claims, self._claim_changed)
+        self._follow(mirrors.csi_nodes, self._csi_node_changed)
+        self._follow(mirrors.attachments, self._attachment_changed)
         devices = mirrors.devices
         self._follow(devices.slices, self._slice_changed)
         self._follow(devices.classes, self._device_class_changed)
@@ -247,6 +257,15 @@ class ClusterWorld:
 
     def _claim_changed(self, change: Change[PersistentVolumeClaim]) -> None:
         self.change_count -= not self.state.volumes.put_claim(change.key, change.new)
+
+    def _csi_node_changed(self, change: Change[CSINode]) -> None:
+        volumes = self.state.volumes
+        is_other = volumes.limits.put_node(change.key[1], change.new)
+        self.change_count -= not (is_other and volumes.is_used)
+
+    def _attachment_changed(self, change: Change[VolumeAttachment]) -> None:
+        limits = self.state.volumes.limits
+        self.change_count -= not limits.put_attachment(change.key[1], change.new)
 
     def _slice_changed(self, change: Change[ResourceSlice]) -> None:
         self.change_count -= not self.state.devices.put_slice(change.key[1], change.new)
@@ -392,6 +411,8 @@ class ClusterMirrors:
     claims: Mirror[PersistentVolumeClaim]
     volumes: Mirror[PersistentVolume]
     storage_classes: Mirror[StorageClass]
+    csi_nodes: Mirror[CSINode]
+    attachments: Mirror[VolumeAttachment]
     devices: DeviceMirrors
     #: None where the health of nodes is off.
     node_reports: Mirror[NodeReport] | None = None
@@ -399,7 +420,8 @@ class ClusterMirrors:
     @property
     def of_volumes(self) -> tuple[Mirror[Any], ...]:
         """The mirrors that are dormant until some job asks for a claim."""
-        return (self.claims, self.volumes, self.storage_classes)
+        stated = (self.csi_nodes, self.attachments)
+        return (self.claims, self.volumes, self.storage_classes, *stated)
 
     @classmethod
     def make(cls, client: Client, *, clock: Clock, rng: random.Random) -> ClusterMirrors:
@@ -417,6 +439,8 @@ class ClusterMirrors:
             claims=Mirror(client, CLAIMS, clock=clock, rng=rng, options=dormant),
             volumes=Mirror(client, VOLUMES, clock=clock, rng=rng, options=dormant),
             storage_classes=Mirror(client, STORAGE_CLASSES, clock=clock, rng=rng, options=dormant),
+            csi_nodes=Mirror(client, CSI_NODES, clock=clock, rng=rng, options=dormant),
+            attachments=Mirror(client, VOLUME_ATTACHMENTS, clock=clock, rng=rng, options=dormant),
             devices=DeviceMirrors.make(
                 lambda kind: Mirror(client, kind, clock=clock, rng=rng, options=dormant),
                 Mirror(client, DEVICE_CLASSES, clock=clock, rng=rng),

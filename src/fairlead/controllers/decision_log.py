@@ -119,6 +119,8 @@ class DecisionLog:
             "claims": mirrors.claims,
             "volumes": mirrors.volumes,
             "storage_classes": mirrors.storage_classes,
+            "csi_nodes": mirrors.csi_nodes,
+            "attachments": mirrors.attachments,
             "device_claims": mirrors.devices.claims,
             "device_templates": mirrors.devices.templates,
             "device_classes": mirrors.devices.classes,

@@ -13,7 +13,7 @@ from enum import Enum, Flag, auto
 from typing import Self
 
 from fairlead.api.values.quantity import humanize
-from fairlead.decide.words import duration, resource_word
+from fairlead.decide.words import duration, resource_word, room_words
 
 
 class Outcome(Enum):
@@ -464,7 +464,7 @@ FREE_NODES = "free_nodes"
 TEAM_NODES, OWNERS = "team_nodes", "owners"
 
 #: A counted noun that loses its plural.
-_ONE = re.compile(r"(?<![\d.])1 (node|member|job|GPU|CPU|GPU-hour|pod)s\b")
+_ONE = re.compile(r"(?<![\d.])1 (node|member|job|GPU|CPU|GPU-hour|pod|volume)s\b")
 
 
 def singular(text: str) -> str:
@@ -490,7 +490,7 @@ def render(reason: Reason, facts: Mapping[str, int | float | str | bool]) -> str
             shown[name] = duration(seconds)
     text = singular(reason.template.format_map(shown))
     if FREE_NODES in shown:
-        text += f"; {shown[FREE_NODES]} of {shown['nodes']} nodes have a free device"
+        text += f"; {room_words(str(resource), shown[FREE_NODES], shown)}"
     if count := shown.get(SPARES):
         spares = "1 node is a spare" if count == 1 else f"{count} nodes are spares"
         text += f"; {spares}, kept for repairs"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from fairlead.api.values.quantity import CLAIMED, CPU, GPU, SERVING
+from fairlead.api.values.quantity import ATTACHED, CLAIMED, CPU, GPU, SERVING
 
 _RESOURCE_WORDS = {GPU: "GPUs", CPU: "CPUs"}
 _NUMBERED = re.compile(r"^(.*?)(\d+)$")
@@ -21,7 +21,22 @@ def resource_word(resource: str) -> str:
     if resource.startswith(CLAIMED):
         name = resource.removeprefix(CLAIMED)
         return f"devices {name}" if name.startswith(SERVING) else f"devices of class {name}"
+    if resource.startswith(ATTACHED):
+        return f"volumes of driver {resource.removeprefix(ATTACHED)}"
     return _RESOURCE_WORDS.get(resource, resource)
+
+
+def room_words(resource: str, free: object, facts: Mapping[str, object]) -> str:
+    """Return how many of the `nodes` have room for one more of what claims ask for: devices, or
+    volumes of a driver, of which a node attaches the `node_limit` at most.
+    """
+    words = f"{free} of {facts['nodes']} nodes"
+    if not resource.startswith(ATTACHED):
+        return f"{words} have a free device"
+    return (
+        f"{words} can attach one more, and none more than {facts['node_limit']} in all: there is "
+        "room once pods with such volumes have ended, or on nodes that attach more"
+    )
 
 
 def some_of(names: Sequence[str], shown_max: int) -> str:

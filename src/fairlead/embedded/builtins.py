@@ -101,6 +101,13 @@ STORAGE_CLASSES = ResourceInfo(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass",
     namespaced=False, short_names=("sc",), selectable=_CLUSTER_META,
 )  # fmt: skip
+CSI_NODES = ResourceInfo(
+    "storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False, selectable=_CLUSTER_META
+)
+VOLUME_ATTACHMENTS = ResourceInfo(
+    "storage.k8s.io", "v1", "volumeattachments", "VolumeAttachment",
+    namespaced=False, subresources=("status",), selectable=_CLUSTER_META,
+)  # fmt: skip
 RESOURCE_CLAIMS = ResourceInfo(
     "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim",
     subresources=("status",), selectable=_META,
@@ -152,6 +159,7 @@ WEBHOOK_KINDS = (MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS)
 BUILTINS = (
     PODS, NODES, CONFIG_MAPS, SECRETS, NAMESPACES, SERVICES, SERVICE_ACCOUNTS, ENDPOINT_SLICES,
     EVENTS, LEASES, PRIORITY_CLASSES, CLAIMS, VOLUMES, STORAGE_CLASSES,
+    CSI_NODES, VOLUME_ATTACHMENTS,
     RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, DEVICE_CLASSES, RESOURCE_SLICES,
     RESOURCE_QUOTAS, LIMIT_RANGES, BUDGETS,
     CRDS, MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS,

@@ -258,6 +258,8 @@ def new_volume(
         "persistentVolumeReclaimPolicy": "Delete",
         "claimRef": claim_reference(claim),
     }
+    if found is not None:
+        spec["csi"] = {"driver": found.provisioner, "volumeHandle": f"pvc-{meta.uid}"}
     if any(terms):
         selector = [
             {"matchExpressions": [{"key": k, "operator": "In", "values": [*v]} for k, v in term]}

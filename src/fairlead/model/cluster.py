@@ -32,6 +32,7 @@ from fairlead.model.asks.priorities import PriorityTable, Unresolved, placed_pri
 from fairlead.model.asks.requests import Neighbours, RequestReader
 from fairlead.model.asks.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.asks.topology import Level
+from fairlead.model.claim_rows import follow_rows
 from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.claimed.job_claims import NO_CLAIMS, claims_of
 from fairlead.model.claimed.job_reaches import Unusable, judge_claims, read_claims, use_claims
@@ -51,6 +52,7 @@ from fairlead.model.holdings.team_use import JobUse, TeamUses
 from fairlead.model.inventory.fits import FitTable
 from fairlead.model.inventory.nodes import NodeTable, counts
 from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by
+from fairlead.model.inventory.volume_limits import NO_LIMITS, StatedLimits
 from fairlead.model.job_entry import JobEntry, JobObserver
 from fairlead.model.job_use import use_of
 from fairlead.model.pools.balloons import is_balloon
@@ -97,8 +99,7 @@ class ClusterState:
         #: Rises with each change of `JobEntry.ends_at`.
         self.ends_version = 0
         self._forfeits: dict[JobKey, Forfeit] = {}
-        #: What `reserve_uncertain` was called with.
-        self._uncertain: dict[JobKey, Placement] = {}
+        self._uncertain: dict[JobKey, Placement] = {}  # what `reserve_uncertain` was called with
         #: Some node has a maintenance window or is reserved: it matters how long jobs may run.
         self._has_windows = False
         self._reserved: tuple[Reserved, ...] = ()
@@ -118,6 +119,7 @@ class ClusterState:
         claims: Iterable[PersistentVolumeClaim] = (),
         volumes: Iterable[PersistentVolume] = (),
         storage_classes: Iterable[StorageClass] = (),
+        limits: StatedLimits = NO_LIMITS,
         devices: DeviceTable | None = None,
         levels: Sequence[Level] = (),
         balloon_namespace: str = "",
@@ -130,7 +132,7 @@ class ClusterState:
         state = cls(priorities, levels, balloon_namespace=balloon_namespace)
         for team in teams:
             state.team_changed(team.metadata.name, team)
-        state.volumes = VolumeTable(claims, volumes, storage_classes)
+        state.volumes = VolumeTable(claims, volumes, storage_classes, limits)
         state.devices = devices or DeviceTable()
         for pool in pools:
             state.pools.set_pool(pool.metadata.name, pool)
@@ -291,14 +293,7 @@ class ClusterState:
         """Take in what has changed of claims, volumes and devices, once after many changes."""
         if self.devices.resources.pop_changed():
             self._take_in_again()
-        changes = self.devices.follow()
-        for resource in self.table.set_devices(changes.nodes, changes.served):
-            self.ledger.book_resource(resource)
-        for node, lost in changes.stranded.items():
-            self.ledger.set_stranded(node, lost)
-        for pod, devices in changes.pods.items():
-            self.ledger.set_devices(pod, devices)
-        for key in dict.fromkeys((*self.volumes.pop_stale(), *changes.jobs)):
+        for key in follow_rows(self.volumes, self.devices, self.table, self.ledger):
             entry = self.jobs[key]
             found = judge_claims(self.volumes, self.devices, entry.job, entry.claims)
             if found != entry.reaches:
@@ -332,6 +327,8 @@ class ClusterState:
         basis = (priority, team, version, reaches)
         if same is not None and (same.priority, same.team, same.version, same.reaches) == basis:
             gang = same.gang
+        elif same is not None and not isinstance(reaches, tuple) and job.status.placement:
+            gang = same.gang  # members keep what they have of claims that no new pod could use
         else:
             gang = self._gang_of(job, priority, team, reaches)
             if before is not None and before.gang == gang:

@@ -21,11 +21,18 @@ from fairlead.api.kubernetes.devices import (
     ResourceSlice,
 )
 from fairlead.api.kubernetes.resource_quota import ResourceQuota
-from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeClaim, StorageClass
+from fairlead.api.kubernetes.volumes import (
+    CSINode,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    VolumeAttachment,
+)
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.asks.topology import Level
 from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
+from fairlead.model.inventory.volume_limits import StatedLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,8 @@ class Objects:
     claims: tuple[PersistentVolumeClaim, ...] = ()
     volumes: tuple[PersistentVolume, ...] = ()
     storage_classes: tuple[StorageClass, ...] = ()
+    csi_nodes: tuple[CSINode, ...] = ()
+    attachments: tuple[VolumeAttachment, ...] = ()
     device_claims: tuple[ResourceClaim, ...] = ()
     device_templates: tuple[ResourceClaimTemplate, ...] = ()
     device_classes: tuple[DeviceClass, ...] = ()
@@ -62,4 +71,5 @@ class Objects:
                 self.slices, self.device_classes, self.device_templates, self.device_claims
             ),
             claims=self.claims, volumes=self.volumes, storage_classes=self.storage_classes,
+            limits=StatedLimits(self.csi_nodes, self.attachments),
         )  # fmt: skip

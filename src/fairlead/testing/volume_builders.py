@@ -15,6 +15,10 @@ from fairlead.api.kubernetes.core import (
 from fairlead.api.kubernetes.volumes import (
     BIND_COMPLETED,
     WAIT_FOR_CONSUMER,
+    CSINode,
+    CSINodeDriver,
+    CSINodeSpec,
+    DriverSource,
     PersistentVolume,
     PersistentVolumeClaim,
     PersistentVolumeClaimSpec,
@@ -24,7 +28,11 @@ from fairlead.api.kubernetes.volumes import (
     StorageClass,
     TopologySelectorLabelRequirement,
     TopologySelectorTerm,
+    VolumeAttachment,
+    VolumeAttachmentSource,
+    VolumeAttachmentSpec,
     VolumeNodeAffinity,
+    VolumeNodeResources,
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
@@ -72,8 +80,12 @@ def make_volume(
     modes: Sequence[str] = ("ReadWriteMany",),
     size: str = "1Gi",
     phase: str = "",
+    driver: str = "",
+    handle: str = "",
 ) -> PersistentVolume:
-    """Return a volume that is in these zones, or on these nodes; `claim` has it."""
+    """Return a volume that is in these zones, or on these nodes; `claim` has it, and a `driver`
+    attaches it.
+    """
     key, values = (ZONE, zones) if zones else (names.HOSTNAME, nodes)
     term = NodeSelectorTerm((NodeSelectorRequirement(key, "In", tuple(values)),))
     owner = ObjectReference("PersistentVolumeClaim", names.DEFAULT_NAMESPACE, claim)
@@ -81,6 +93,7 @@ def make_volume(
         {"storage": size}, tuple(modes), claim_ref=owner if claim else None,
         storage_class_name=storage_class,
         node_affinity=VolumeNodeAffinity(NodeSelector((term,))) if values else None,
+        csi=DriverSource(driver, handle or name) if driver else None,
     )  # fmt: skip
     metadata = ObjectMeta(name=name, uid=f"volume-{name}", resource_version="1",
                           labels=dict(labels or {}))  # fmt: skip
@@ -103,3 +116,22 @@ def make_storage_class(
         volume_binding_mode=WAIT_FOR_CONSUMER if waits else "Immediate",
         allowed_topologies=(term,) if zones else (),
     )
+
+
+def make_csi_node(name: str, **limits: int | None) -> CSINode:
+    """Return what drivers say of a node: how many volumes each attaches; None: no limit.
+
+    The driver is the keyword with dots for underscores.
+    """
+    drivers = tuple(
+        CSINodeDriver(driver.replace("_", "."), VolumeNodeResources(count))
+        for driver, count in limits.items()
+    )
+    return CSINode(ObjectMeta(name=name, resource_version="1"), CSINodeSpec(drivers))
+
+
+def make_attachment(volume: str, node: str, driver: str) -> VolumeAttachment:
+    """Return the attachment of a volume to a node."""
+    source = VolumeAttachmentSource(volume)
+    metadata = ObjectMeta(name=f"{volume}-{node}", resource_version="1")
+    return VolumeAttachment(metadata, VolumeAttachmentSpec(driver, node, source))

@@ -18,6 +18,7 @@ from fairlead.api.kubernetes.pod_parts import (
     DownwardVolumeSource,
     EmptyDirVolumeSource,
     EnvFromSource,
+    EphemeralVolumeSource,
     ExtendedResourceClaim,
     FieldSelector,
     FileKeySelector,
@@ -197,6 +198,7 @@ class Volume(Wire, frozen=True):
     persistent_volume_claim: ClaimVolumeSource | None = None
     downward_api: DownwardVolumeSource | None = msgspec.field(name="downwardAPI", default=None)
     secret: SecretVolumeSource | None = None
+    ephemeral: EphemeralVolumeSource | None = None
 
 
 class NodeSelectorRequirement(Wire, frozen=True):

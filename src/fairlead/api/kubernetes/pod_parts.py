@@ -135,6 +135,10 @@ class ClaimVolumeSource(Wire, frozen=True):
     read_only: bool = False
 
 
+class EphemeralVolumeSource(Wire, frozen=True):
+    """A claim that is made for the pod, named after it and the volume."""
+
+
 class DownwardFile(Wire, frozen=True):
     """A file with a field of the pod: a label, an annotation, its name, namespace or uid."""
 

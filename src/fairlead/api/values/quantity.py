@@ -20,6 +20,8 @@ _SLICE = re.compile(r"(?:(.*)_)?(\d{1,2}g\.\d{1,4}gb)([+.]me)?", re.IGNORECASE)
 EPHEMERAL_STORAGE = "ephemeral-storage"
 #: First characters of what counts devices that claims ask for; no resource has such a name.
 CLAIMED = "claim:"
+#: First characters of what counts volumes that a driver attaches to a node; the same.
+ATTACHED = "volumes:"
 #: Before a resource of containers, after `CLAIMED`: devices that take its place on nodes without.
 SERVING = "for "
 

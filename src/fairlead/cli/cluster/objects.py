@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from fairlead.api.resources import (
     CLAIMS,
+    CSI_NODES,
     DEVICE_CLASSES,
     JOBS,
     NODE_POOLS,
@@ -21,6 +22,7 @@ from fairlead.api.resources import (
     RESOURCE_SLICES,
     STORAGE_CLASSES,
     TEAMS,
+    VOLUME_ATTACHMENTS,
     VOLUMES,
     Resource,
 )
@@ -46,6 +48,8 @@ def read_objects(api: Api) -> Objects:
         _if_open(api, RESOURCE_QUOTAS) or (), _if_open(api, NODE_POOLS) or (),
         balloon_namespace=own_namespace(api), claims=_if_open(api, CLAIMS) or (),
         volumes=_if_open(api, VOLUMES) or (), storage_classes=_if_open(api, STORAGE_CLASSES) or (),
+        csi_nodes=_if_open(api, CSI_NODES) or (),
+        attachments=_if_open(api, VOLUME_ATTACHMENTS) or (),
         device_claims=_if_open(api, RESOURCE_CLAIMS) or (),
         device_templates=_if_open(api, RESOURCE_CLAIM_TEMPLATES) or (),
         device_classes=_if_open(api, DEVICE_CLASSES) or (),

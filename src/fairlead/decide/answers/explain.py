@@ -17,6 +17,7 @@ from fairlead.api.jobs.job import Job, JobStatus
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.meta import find_condition
 from fairlead.api.names import ADMITTED, FAILURE_TARGET
+from fairlead.api.values.quantity import ATTACHED
 from fairlead.api.values.times import parse_time
 from fairlead.decide.answers.expected_start import expected_start
 from fairlead.decide.answers.explanation import (
@@ -60,6 +61,7 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.gang.phase import Phase, is_failing, phase_of
 from fairlead.model.holdings.completion import ends_at
+from fairlead.model.inventory.device_offers import UNLIMITED
 
 
 def explain(
@@ -286,6 +288,8 @@ def _arithmetic(state: ClusterState, gang: GangRequest) -> tuple[Amounts, ...]:
         asked = gang.total(resource)
         free = int(state.table.unused(resource)[nodes].sum())
         total = int(state.table.owned(resource)[nodes].sum())
+        if resource.startswith(ATTACHED) and total >= UNLIMITED:
+            continue  # nodes without a limit are among them
         if resource != "pods" or asked > free:
             out.append(Amounts(resource, asked, free, total, max(asked - free, 0)))
     return tuple(out)

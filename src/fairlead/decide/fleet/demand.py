@@ -28,6 +28,7 @@ from fairlead.model.asks.requests import MemberClass
 from fairlead.model.claimed.device_pools import template_node
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, JobKey, RoleRequest
+from fairlead.model.inventory.device_offers import NO_VOLUMES
 from fairlead.model.inventory.nodes import Bools
 
 #: Gangs of one decision; the others are tried once these have their nodes.
@@ -139,15 +140,18 @@ def offers_of(
 
 
 def device_source(state: ClusterState, pool: str, nodes: Iterable[str]) -> str:
-    """Return the node whose devices new nodes of a pool will have: of `nodes`, those of the pool
-    that are there, the one that offers most, else the one that the pool's template states.
+    """Return the node whose devices, and limits of volumes, new nodes of a pool will have: of
+    `nodes`, those of the pool that are there, the one with most, else that of its template.
 
     Those that are there are right, whatever the template says, as for Cluster Autoscaler
     (`SanitizedTemplateNodeInfoFromNodeInfo` before `TemplateNodeInfo`).
     """
-    known = state.table.devices.devices
-    there = [(sum(known[name].values()), name) for name in nodes if known.get(name)]
-    return max(there)[1] if there else template_node(pool)
+    known, limits = state.table.devices.devices, state.table.devices.volumes.nodes
+    there = [
+        (sum(known.get(n, {}).values()), sum(limits.get(n, NO_VOLUMES).limits.values()), n)
+        for n in nodes if known.get(n) or n in limits
+    ]  # fmt: skip
+    return max(there)[-1] if there else template_node(pool)
 
 
 def demand_of(

@@ -67,5 +67,6 @@ def pools_that_hold(
 def _state(nodes: Sequence[Node], devices: DeviceOffers | None) -> ClusterState:
     state = ClusterState.of(nodes)
     if devices is not None:
+        state.table.devices.put_volumes(devices.volumes)
         state.table.set_devices(devices.devices, devices.served)
     return state

@@ -8,7 +8,7 @@ from itertools import chain
 from msgspec import Struct
 
 from fairlead.api.jobs.job import Job, Role
-from fairlead.api.kubernetes.core import PodSpec
+from fairlead.api.kubernetes.core import Pod, PodSpec
 from fairlead.api.kubernetes.volumes import PersistentVolumeClaim, own_claim_name
 from fairlead.api.pods.served_resources import ResourceNames
 from fairlead.api.validation.claim_templates import claim_of
@@ -93,3 +93,9 @@ def claims_of_pod(spec: PodSpec) -> tuple[str, ...]:
         return ()
     sources = [volume.persistent_volume_claim for volume in spec.volumes]
     return tuple(dict.fromkeys([each.claim_name for each in sources if each is not None]))
+
+
+def made_claims_of(pod: Pod) -> tuple[str, ...]:
+    """Return the names of the claims that are made for a pod, its generic ephemeral volumes."""
+    named = [each.name for each in pod.spec.volumes if each.ephemeral is not None]
+    return tuple([f"{pod.metadata.name}-{name}" for name in named])

@@ -50,7 +50,7 @@ def _together(found: Reaches | UnusableClaim, needs: _Needs) -> Reaches | Unusab
         replace(
             near,
             shared=tuple(dict.fromkeys((*near.shared, *e.reach))),
-            devices=e.request,
+            devices=near.devices + e.request,
             quota=e.quota,
         )
         for near, e in zip(found, needs, strict=True)

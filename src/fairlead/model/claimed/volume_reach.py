@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from fairlead.api.kubernetes.volumes import PersistentVolume, TopologySelectorTerm
+from fairlead.api.kubernetes.selectors import selector_of
+from fairlead.api.kubernetes.volumes import (
+    PersistentVolume,
+    PersistentVolumeClaim,
+    TopologySelectorTerm,
+)
 from fairlead.api.meta import Amount
 from fairlead.api.values.quantity import QuantityError, to_base
 from fairlead.model.asks.requests import Reach
@@ -81,3 +86,35 @@ def storage(amounts: Mapping[str, Amount]) -> int:
         return to_base(_STORAGE, amounts.get(_STORAGE, 0))
     except QuantityError:
         return 0
+
+
+def candidates(
+    key: tuple[str, str], claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume]
+) -> Iterator[PersistentVolume]:
+    """Yield the volumes, of those of its class, that may be bound to a claim, by name:
+    `FindMatchingVolume`.
+    """
+    wanted = storage(claim.spec.resources.requests)
+    try:
+        selector = selector_of(claim.spec.selector)
+    except KeyError:  # no operator that is known: it selects nothing
+        return
+    for volume in sorted(volumes, key=lambda each: each.metadata.name):
+        spec, owner = volume.spec, volume.spec.claim_ref
+        is_own = owner is not None and (owner.namespace, owner.name) == key and (
+            not owner.uid or owner.uid == claim.metadata.uid)  # fmt: skip
+        if owner is not None and not is_own:
+            continue
+        if volume.metadata.deletion_timestamp is not None or storage(spec.capacity) < wanted:
+            continue
+        if spec.volume_mode != claim.spec.volume_mode:
+            continue
+        if is_own:
+            yield volume
+            continue
+        if volume.status.phase != "Available":
+            continue
+        if not selector.matches(volume.metadata.labels):
+            continue
+        if set(claim.spec.access_modes) <= set(spec.access_modes):
+            yield volume

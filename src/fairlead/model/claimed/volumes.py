@@ -1,12 +1,14 @@
 """Where the claims of a job's members can be had: on which nodes, or why on none.
 
     claims, volumes, classes -> VolumeTable -> Reach      the nodes that reach all volumes of a role
+                                            -> Request    what a member takes of drivers with limits
                                             -> what is wrong with a claim, whatever the node
 
-The rules are those of kube-scheduler (plugins VolumeBinding, VolumeZone and VolumeRestrictions,
-1.36), so that what is placed here is not refused there. A reach is a conjunction of node selectors,
-which the planner evaluates as it does the affinity of a pod; it names no claim, so jobs whose
-volumes are in one zone stay alike. docs/design/volumes.md has the table of rules.
+The rules are those of kube-scheduler (plugins VolumeBinding, VolumeZone, VolumeRestrictions
+and NodeVolumeLimits, 1.36), so that what is placed here is not refused there. A reach is a
+conjunction of node selectors, which the planner evaluates as it does the affinity of a pod; it
+names no claim, so jobs whose volumes are in one zone stay alike. docs/design/volumes.md has the
+table of rules.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import (
@@ -24,7 +28,6 @@ from fairlead.api.kubernetes.core import (
     NodeSelectorTerm,
     Pod,
 )
-from fairlead.api.kubernetes.selectors import selector_of
 from fairlead.api.kubernetes.volumes import (
     SELECTED_NODE,
     PersistentVolume,
@@ -32,20 +35,34 @@ from fairlead.api.kubernetes.volumes import (
     StorageClass,
 )
 from fairlead.model.asks.priorities import Unresolved
-from fairlead.model.asks.requests import Reach
-from fairlead.model.claimed.job_claims import NO_CLAIMS, Claims, OwnClaims, claims_of_pod
-from fairlead.model.claimed.volume_reach import joined, node_term, reach_of, storage
+from fairlead.model.asks.requests import Reach, Request
+from fairlead.model.claimed.job_claims import (
+    NO_CLAIMS,
+    Claims,
+    OwnClaims,
+    claims_of_pod,
+    made_claims_of,
+)
+from fairlead.model.claimed.volume_reach import candidates, joined, node_term, reach_of
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.gang.phase import Phase
 from fairlead.model.gang.role_reach import RoleReach, role_reach
+from fairlead.model.inventory.volume_limits import (
+    NO_LIMITS,
+    Handle,
+    StatedLimits,
+    VolumeChanges,
+    VolumeLimits,
+    default_class,
+    drop,
+    most_of,
+    volume_of_class,
+)
 
 #: (namespace, name) of a claim.
 ClaimKey: TypeAlias = tuple[str, str]
 #: From where the claims of each role can be reached, in the order of the roles.
 Reaches: TypeAlias = tuple[RoleReach, ...]
-K = TypeVar("K")
-V = TypeVar("V")
-W = TypeVar("W")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +146,7 @@ class VolumeTable:
         claims: Iterable[PersistentVolumeClaim] = (),
         volumes: Iterable[PersistentVolume] = (),
         classes: Iterable[StorageClass] = (),
+        limits: StatedLimits = NO_LIMITS,
     ) -> None:
         self._claims: dict[ClaimKey, PersistentVolumeClaim] = {}
         self._volumes: dict[str, PersistentVolume] = {}
@@ -150,12 +168,18 @@ class VolumeTable:
         self._owners_by_class: dict[str, dict[JobKey, None]] = {}
         #: Jobs for which a claim, a volume or a class has changed.
         self._stale: dict[JobKey, None] = {}
+        #: What nodes can attach.
+        self.limits = VolumeLimits(self._volume_of, self._handle_of)
         for claim in claims:
             self.put_claim(claim.metadata.key, claim)
         for volume in volumes:
             self.put_volume(volume.metadata.name, volume)
         for each in classes:
             self.put_class(each.metadata.name, each)
+        for node in limits.nodes:
+            self.limits.put_node(node.metadata.name, node)
+        for attachment in limits.attachments:
+            self.limits.put_attachment(attachment.metadata.name, attachment)
 
     @property
     def is_used(self) -> bool:
@@ -185,11 +209,15 @@ class VolumeTable:
         after: tuple[ClaimKey, ...] = ()
         if pod is not None and pod.spec.volumes and pod.spec.node_name and not pod.is_terminal:
             after = tuple((key[0], name) for name in claims_of_pod(pod.spec))
+            made = tuple((key[0], name) for name in made_claims_of(pod))
+            self.limits.put_pod(key, pod.spec.node_name, (*after, *made))
+        else:
+            self.limits.put_pod(key, "", ())
         before = self._used_by_pod.get(key, ())
         if before == after:
             return False
         for claim in before:
-            _drop(self._pods, claim, key)
+            drop(self._pods, claim, key)
         owners = pod.metadata.owner_references if pod is not None else ()
         uid = next((each.uid for each in owners if each.controller), "")
         for claim in after:
@@ -213,6 +241,15 @@ class VolumeTable:
             known = self._taken(job, claims) or found if isinstance(found, tuple) else found
             self._judged[key] = known
         return known
+
+    def follow(self) -> VolumeChanges:
+        """Take in what has changed of what nodes can attach; what is returned is to be booked."""
+        before = self.limits.counted
+        changes = self.limits.follow(is_used=self.is_used)
+        if before != self.limits.counted:
+            self._judged.clear()
+            self._stale.update(dict.fromkeys(self._used_by))
+        return changes
 
     def _is_for_one_pod(self, key: ClaimKey) -> bool:
         claim = self._claims.get(key)
@@ -246,11 +283,11 @@ class VolumeTable:
         had, before = self._used_by.pop(key, (NO_CLAIMS, ()))
         after = tuple((key[0], name) for name in dict.fromkeys(claims.names))
         for claim in before:
-            _drop(self._users, claim, key)
+            drop(self._users, claim, key)
         for claim in after:
             self._users.setdefault(claim, {})[key] = None
         for name in had.classes:
-            _drop(self._owners_by_class, name, key)
+            drop(self._owners_by_class, name, key)
         for name in claims.classes:
             self._owners_by_class.setdefault(name, {})[key] = None
         self._mark(claim for claim in (*before, *after) if self._is_for_one_pod(claim))
@@ -275,16 +312,21 @@ class VolumeTable:
         if claim is not None:
             self._claims[key] = claim
             self._index(claim, key, is_there=True)
+        self.limits.claims_changed((key,))
         return self._mark((key,))
 
     def put_volume(self, name: str, volume: PersistentVolume | None) -> bool:
         """Take in a volume, or that it is gone; False when it matters to no job."""
         before = self._volumes.pop(name, None)
         if before is not None:
-            _drop(self._volumes_by_class, before.storage_class, name)
+            drop(self._volumes_by_class, before.storage_class, name)
         if volume is not None:
             self._volumes[name] = volume
             self._volumes_by_class.setdefault(volume.storage_class, {})[name] = None
+        handles = [v.handle if v is not None else None for v in (before, volume)]
+        self.limits.name_driver(*(each[0] if each is not None else "" for each in handles))
+        self.limits.volume_changed(name)
+        self.limits.claims_changed(self._by_volume.get(name, ()))
         names = dict.fromkeys(v.storage_class for v in (before, volume) if v is not None)
         unbound = chain.from_iterable(self._by_class.get(each, ()) for each in names)
         owners = chain.from_iterable(self._owners_by_class.get(each, ()) for each in names)
@@ -292,11 +334,13 @@ class VolumeTable:
 
     def put_class(self, name: str, found: StorageClass | None) -> bool:
         """Take in a storage class, or that it is gone; False when it matters to no job."""
-        if found is None:
-            self._classes.pop(name, None)
-        else:
+        before = self._classes.pop(name, None)
+        if found is not None:
             self._classes[name] = found
-        return self._mark(self._by_class.get(name, ()), self._owners_by_class.get(name, ()))
+        self.limits.name_driver(*(c.driver if c is not None else "" for c in (before, found)))
+        self.limits.claims_changed(self._by_class.get(name, ()))
+        owners = chain.from_iterable(self._owners_by_class.get(each, ()) for each in (name, ""))
+        return self._mark(self._by_class.get(name, ()), owners)
 
     def read(self, namespace: str, claims: Claims) -> Reaches | UnusableClaim:
         """Return from where the claims of each role can be reached, or the first that cannot be."""
@@ -308,11 +352,48 @@ class VolumeTable:
                 if not isinstance(selectors, tuple):
                     return selectors
                 shared.update(dict.fromkeys(selectors))
-            own = self._own_reach(namespace, claims.own[i]) if claims.own else ()
+            templates = claims.own[i] if claims.own else ()
+            own = self._own_reach(namespace, templates)
             if not isinstance(own, tuple):
                 return own
-            found.append(role_reach(shared, own))
+            near = role_reach(shared, own)
+            takes = self._takes(namespace, names, templates) if self.limits.counted else ()
+            found.append(replace(near, devices=takes) if takes else near)
         return tuple(found)
+
+    def _takes(self, namespace: str, shared: Iterable[str], own: tuple[OwnClaims, ...]) -> Request:
+        """Return how many volumes of each driver a member has at most, of those with limits."""
+        of_all = {self._volume_of((namespace, name)) for name in shared}
+        default = default_class(self._classes.values())
+        members: list[set[Handle | None]] = []
+        for i in range(len(own[0].names) if own else 1):
+            volumes = set(of_all)
+            for each in own:
+                key, claim = (namespace, each.names[i]), each.claim
+                is_unnamed = claim.spec.storage_class_name is None and not claim.storage_class
+                found = default if is_unnamed else self._classes.get(claim.storage_class)
+                made = self._volume_of(key) if key in self._claims else volume_of_class(found, key)
+                volumes.add(made)
+            members.append(volumes)
+        return most_of(members, self.limits.counted)
+
+    def _volume_of(self, key: ClaimKey) -> Handle | None:
+        """Return the volume of a claim; None where no CSI driver attaches it: `getCSIDriverInfo`.
+
+        One that is not bound is a volume of its class that no other claim has.
+        """
+        claim = self._claims.get(key)
+        if claim is None:
+            return None
+        volume = self._volumes.get(claim.spec.volume_name) if claim.spec.volume_name else None
+        if volume is not None:
+            return volume.handle
+        return volume_of_class(self._classes.get(claim.storage_class), key)
+
+    def _handle_of(self, name: str) -> str | None:
+        volume = self._volumes.get(name)
+        csi = volume.spec.csi if volume is not None else None
+        return csi.volume_handle if csi is not None else None
 
     def _own_reach(
         self, namespace: str, own: tuple[OwnClaims, ...]
@@ -351,7 +432,7 @@ class VolumeTable:
         if is_there:
             index.setdefault(name, {})[key] = None
         else:
-            _drop(index, name, key)
+            drop(index, name, key)
 
     def _mark(self, claims: Iterable[ClaimKey], owners: Iterable[JobKey] = ()) -> bool:
         """Note that something has changed for the users of some claims, and for other jobs."""
@@ -393,7 +474,8 @@ class VolumeTable:
             pin = NodeSelectorRequirement("metadata.name", "In", (node,))
             pins = (NodeSelector((NodeSelectorTerm(match_fields=(pin,)),)),)
         terms: list[NodeSelectorTerm] = []
-        for volume in () if node else self._candidates(key, claim):
+        there = map(self._volumes.__getitem__, self._volumes_by_class.get(claim.storage_class, ()))
+        for volume in () if node else candidates(key, claim, there):
             affinity = volume.spec.node_affinity
             if affinity is None or affinity.required is None:
                 return ()
@@ -405,45 +487,3 @@ class VolumeTable:
         if not terms:
             return VolumelessClaim(key[1], claim.storage_class)
         return (*pins, NodeSelector(joined(terms)))
-
-    def _candidates(
-        self, key: ClaimKey, claim: PersistentVolumeClaim
-    ) -> Iterable[PersistentVolume]:
-        """Yield the volumes that may be bound to a claim: `FindMatchingVolume`."""
-        names = self._volumes_by_class.get(claim.storage_class, {})
-        wanted, labels = storage(claim.spec.resources.requests), claim.spec.selector
-        try:
-            selector = selector_of(labels)
-        except KeyError:  # no operator that is known: it selects nothing
-            return
-        for volume in sorted(map(self._volumes.__getitem__, names), key=_by_name):
-            spec, owner = volume.spec, volume.spec.claim_ref
-            is_own = owner is not None and (owner.namespace, owner.name) == key and (
-                not owner.uid or owner.uid == claim.metadata.uid)  # fmt: skip
-            if owner is not None and not is_own:
-                continue
-            if volume.metadata.deletion_timestamp is not None or storage(spec.capacity) < wanted:
-                continue
-            if spec.volume_mode != claim.spec.volume_mode:
-                continue
-            if is_own:
-                yield volume
-                continue
-            if volume.status.phase != "Available":
-                continue
-            if not selector.matches(volume.metadata.labels):
-                continue
-            if set(claim.spec.access_modes) <= set(spec.access_modes):
-                yield volume
-
-
-def _by_name(volume: PersistentVolume) -> str:
-    return volume.metadata.name
-
-
-def _drop(index: dict[K, dict[V, W]], key: K, value: V) -> None:
-    """Take a value out of an index, and its key with the last one."""
-    values = index[key]
-    values.pop(value, None)
-    if not values:
-        del index[key]

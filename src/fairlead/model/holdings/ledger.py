@@ -245,18 +245,19 @@ class Ledger:
                 request = tuple(sorted({*use.request} ^ {entry}))
                 self._put_pod(replace(use, request=request))
 
-    def set_devices(self, key: JobKey, devices: Request) -> None:
-        """Count devices that claims of a pod have, as rows of the table, besides its request."""
+    def set_claimed(self, key: JobKey, devices: Request, kind: str) -> None:
+        """Count what claims of a pod have of rows, whose names begin with `kind`, as it asks it."""
         before, use = self._devices.pop(key, ()), self._pods.get(key)
+        devices = tuple(sorted((*(e for e in before if not e[0].startswith(kind)), *devices)))
         if devices:
             self._devices[key] = devices
         if use is not None:
             request = tuple(sorted({*use.request} - {*before} | {*devices}))
             self._put_pod(replace(use, request=request))
 
-    def set_stranded(self, node: str, lost: Request) -> None:
+    def set_stranded(self, node: str, lost: Request, what: str) -> None:
         """Count what of a node nobody can have; see `stranded_use`."""
-        use = stranded_use(node, lost)
+        use = stranded_use(node, lost, what)
         self._put_pod(use) if lost else self.remove_pod(use.key)
 
     def _put_pod(self, use: PodUse) -> None:

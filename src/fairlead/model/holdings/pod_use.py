@@ -34,12 +34,13 @@ class PodUse:
     labels: Mapping[str, str] = field(compare=False, default_factory=dict[str, str])
 
 
-def stranded_use(node: str, lost: Request) -> PodUse:
-    """Return what nobody can have of a node: parts of devices that others cover.
+def stranded_use(node: str, lost: Request, what: str) -> PodUse:
+    """Return what nobody can have of a node: parts of devices that others cover, or volumes that
+    are attached for no pod.
 
     It is of no pod: it has no namespace, and leaves for nobody.
     """
-    return PodUse(("", f"stranded devices of {node}"), node, lost, None, None, "", team=None)
+    return PodUse(("", f"{what} {node}"), node, lost, None, None, "", team=None)
 
 
 def fills(use: PodUse, claim: Claim) -> bool:

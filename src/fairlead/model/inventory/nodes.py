@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.kubernetes.core import Node
-from fairlead.api.values.quantity import CPU, EPHEMERAL_STORAGE, MEMORY, PODS
+from fairlead.api.values.quantity import ATTACHED, CPU, EPHEMERAL_STORAGE, MEMORY, PODS
 from fairlead.model.asks.neighbours import MarkTable
 from fairlead.model.asks.requests import (
     CARRIED,
@@ -61,7 +61,7 @@ _VECTORS_MAX = 10_000
 RESOURCES_PER_NODE_MAX = 64
 ROWS_MAX = 256
 
-_NO_DEVICES = ("hugepages-", CARRIED, SHUNNED)
+_NO_DEVICES = ("hugepages-", CARRIED, SHUNNED, ATTACHED)
 _ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
 #: They have a row whether a node offers them or not, the first ones.
 _PERMANENT = (CPU, MEMORY, PODS)
@@ -221,11 +221,11 @@ class NodeTable:
         self, offered: Mapping[str, Mapping[str, int]], served: ServedResources | None = None
     ) -> tuple[str, ...]:
         """Set what nodes offer of devices that claims ask for, whether they are known or not yet;
-        `served` as in `DeviceOffers.set`.
+        see `DeviceOffers.set`.
 
         Returns what `set_node` does.
         """
-        amounts = self.devices.set(offered, served)
+        amounts = self.devices.set(offered, served, self._slots)
         if not amounts:
             return ()
         slots = [self._slots.get(name, -1) for name in amounts]

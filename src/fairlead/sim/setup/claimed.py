@@ -23,7 +23,7 @@ def claim_keepers(
     """Yield what is to run, until cancelled, for the claims of a world's jobs."""
     load = options.workload
     if load.volume_share:
-        yield VolumeWorld(client, clock, streams("volumes")).run(load.teams)
+        yield VolumeWorld(client, clock, streams("volumes")).run(load.teams, load.volume_limit)
     if load.devices:
         world = DeviceWorld(
             client, clock, streams("devices"), allocates=options.binding is None

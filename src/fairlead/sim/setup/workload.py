@@ -58,6 +58,7 @@ class WorkloadOptions:
     array_share: float = 0.0  # jobs of one or two members that are arrays of such
     elements_max: int = 60  # of an array
     volume_share: float = 0.0  # jobs with claims, shared or of their members' own
+    volume_limit: int = 0  # volumes that a node attaches at most; 0: it states no limit
     devices: tuple[DeviceWish, ...] = ()  # that members ask for by claims (DRA)
 
 

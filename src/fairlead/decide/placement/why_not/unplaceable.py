@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 from msgspec import structs
 
+from fairlead.api.values.quantity import ATTACHED
 from fairlead.api.values.times import format_time
 from fairlead.decide.placement.places.capacity import Capacity, EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.places.domains import domains_of
@@ -29,7 +30,7 @@ from fairlead.decide.words import fold_names, plural, some_of
 from fairlead.model.asks.requests import Constraints
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang, RoleRequest
-from fairlead.model.inventory.device_offers import is_claimed
+from fairlead.model.inventory.device_offers import is_row
 from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, is_device
 
 BLOCKERS_MAX = 10
@@ -448,9 +449,11 @@ def _capacity_facts(
         "total": int(table.owned(resource)[nodes].sum()),
         "short": short,
     }
-    if is_claimed(resource):
+    if is_row(resource):
         has_free = table.unused(resource)[nodes] > 0
         facts |= {FREE_NODES: int(has_free.sum()), "nodes": int(nodes.sum())}
+    if resource.startswith(ATTACHED):
+        facts["node_limit"] = int(table.owned(resource)[nodes].max(initial=0))
     return facts
 
 

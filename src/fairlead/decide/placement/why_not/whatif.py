@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from fairlead.api.values.quantity import ATTACHED
 from fairlead.decide.placement.places.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.places.search import Plan, plan_gang
 from fairlead.decide.placement.places.size import largest_plan
@@ -76,7 +77,8 @@ def largest_shape(state: ClusterState) -> Mapping[str, int]:
     amounts = {r: table.owned(r)[nodes] for r in table.resources}
     devices = sum((amounts[r] for r in amounts if is_device(r)), np.zeros(len(nodes), np.int64))
     order = np.lexsort((table.rank[nodes], -amounts["cpu"], -amounts["memory"], -devices))
-    return {r: int(amounts[r][order[0]]) for r in sorted(amounts) if amounts[r][order[0]]}
+    shown = [r for r in sorted(amounts) if not r.startswith(ATTACHED)]
+    return {r: int(amounts[r][order[0]]) for r in shown if amounts[r][order[0]]}
 
 
 def placed_facts(plan: Plan, nodes_used: int) -> Mapping[str, Fact]:
