@@ -18,7 +18,7 @@ from fairlead.model.inventory.volume_limits import VolumeLimits
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.setup.volumes import VolumeChecker
-from fairlead.sim.setup.workload import WorkloadOptions
+from fairlead.sim.setup.workload import Arrival, WorkloadOptions, job_body
 from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World, simulate
 from fairlead.testing.builders import make_job, make_node, make_placement
@@ -49,6 +49,21 @@ def test_no_node_gets_more_volumes_than_it_attaches() -> None:
     world = World(LIMITED, 7)
     assert run(world.run()).succeeded > 10
     assert world.volumes.counted > 20
+
+
+def test_a_gang_that_too_few_nodes_reach_waits_and_says_so() -> None:
+    """Of 12 nodes eight are in one rack; each gang of eight has a volume, one in the other rack."""
+    arrivals: list[Arrival] = []
+    for claim in ("shared-1", "shared-3"):
+        body = job_body(claim, members=8, gpus=8, run_seconds=60.0)
+        volume = {"name": "data", "persistentVolumeClaim": {"claimName": claim}}
+        body["spec"]["roles"][0]["template"]["spec"]["volumes"] = [volume]
+        arrivals.append(Arrival(1.0, claim, body))
+    options = replace(OPTIONS, nodes=12, workload=replace(WORKLOAD, seconds=600.0))
+    world = World(options, 5, arrivals=arrivals)
+    outcome = run(world.run())
+    assert list(world.unfit) == [("default", "shared-3")]
+    assert (outcome.unfit, outcome.succeeded) == (1, 1)
 
 
 def test_a_planner_that_does_not_count_volumes_is_reported(

@@ -201,3 +201,29 @@ def test_members_come_back_to_the_nodes_of_their_own_volumes() -> None:
             assert not (await world.client.list(CLAIMS, namespace=NAMESPACE)).items
 
     run(main())
+
+
+def test_a_member_gets_no_volume_where_it_does_not_reach_what_it_shares_and_moves_there() -> None:
+    async def main() -> None:
+        async with embedded_world(4) as world:
+            zones = await zonal_nodes(world)
+            await create(world, make_storage_class("s", zones=["a", "b"]))
+            await create(world, make_claim("all", storage_class="s"))
+            body = own_body("j", 2, restart={"limit": 3, "backoffSeconds": 0})
+            shared = {"name": "all", "persistentVolumeClaim": {"claimName": "all"}}
+            body["spec"]["roles"][0]["template"]["spec"]["volumes"] = [shared]
+            await world.client.create(JOBS, body, namespace=NAMESPACE)
+            await world.runs("j")
+            assert await zones_of(world, "j", zones) == ["a", "b"]
+            await asyncio.sleep(60)
+            claims = (await world.client.list(CLAIMS, namespace=NAMESPACE)).items
+            assert [each.metadata.name for each in claims if each.is_bound] == [
+                "all", "data-j-worker-0"
+            ]  # fmt: skip
+            for pod in await world.pods("j"):
+                await world.client.delete(PODS, pod.metadata.name, namespace=NAMESPACE)
+            await world.until("j", lambda job: job.status.attempt == 2)
+            await world.runs("j")
+            assert await zones_of(world, "j", zones) == ["a", "a"]
+
+    run(main())

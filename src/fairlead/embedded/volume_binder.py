@@ -2,8 +2,9 @@
 
 A claim gets a volume that is there and will do, the smallest first; else one is made for it. Where
 its class waits for the first pod, that is done once a pod that uses it has a node, and the volume
-can then be reached from that node. A volume here is a name: the local node keeps a directory for
-each claim, and virtual nodes mount nothing.
+can then be reached from that node; not for a pod that does not reach its other volumes from there,
+which kube-scheduler would not have bound. A volume here is a name: the local node keeps a directory
+for each claim, and virtual nodes mount nothing.
 
     claim without a volume -> Bind(claim, volume, is_new)
     volume whose claim is gone -> Release(volume): deleted, or kept as Released
@@ -139,7 +140,8 @@ class VolumeBinder:
             if (ref := each.spec.claim_ref) is not None and ref.uid
         }
         actions: list[Action] = []
-        for claim in self._claims.items():
+        served: set[ObjectKey] = set()  # pods that get a volume now: their other claims come later
+        for claim in sorted(self._claims.items(), key=self._order):
             key = (*claim.metadata.key, claim.metadata.uid)
             own = volumes.pop(owned[key], None) if key in owned else None
             if claim.is_bound or claim.metadata.deletion_timestamp is not None:
@@ -147,12 +149,19 @@ class VolumeBinder:
             bind = self._bind(claim, [own] if own is not None else list(volumes.values()))
             if bind is not None:
                 volumes.pop(bind.volume["metadata"]["name"], None)
-                actions.append(bind)
+                users = self._used_on.get(claim.metadata.key, {}).keys()
+                if served.isdisjoint(users):
+                    actions.append(bind)
+                served |= users
         claims = {(*each.metadata.key, each.metadata.uid) for each in self._claims.items()}
         gone = (owned[key] for key in sorted(owned.keys() - claims))
         found = (self._volumes.get("", name) for name in gone)
         actions += [Release(v) for v in found if v is not None and v.status.phase != _RELEASED]
         return Decision(tuple(actions))
+
+    def _order(self, claim: PersistentVolumeClaim) -> tuple[int, ObjectKey]:
+        """Sort claims that most pods share first: these have to be where all of them are."""
+        return (-len(self._used_on.get(claim.metadata.key, ())), claim.metadata.key)
 
     def _bind(
         self, claim: PersistentVolumeClaim, volumes: Iterable[PersistentVolume]
@@ -177,11 +186,22 @@ class VolumeBinder:
 
     def _first_node(self, claim: PersistentVolumeClaim) -> Node | None:
         """Return the node that was selected for a claim, or the one of its first pod."""
-        selected = claim.metadata.annotations.get(SELECTED_NODE, "")
-        used_on = self._used_on.get(claim.metadata.key, {})
-        names = [selected] if selected else [node for _, node in sorted(used_on.items())]
-        nodes = (self._nodes.get("", name) for name in names)
-        return next((node for node in nodes if node is not None), None)
+        if selected := claim.metadata.annotations.get(SELECTED_NODE, ""):
+            return self._nodes.get("", selected)
+        for pod, name in sorted(self._used_on.get(claim.metadata.key, {}).items()):
+            node = self._nodes.get("", name)
+            if node is not None and all(_is_near(each, node) for each in self._volumes_of(pod)):
+                return node
+        return None
+
+    def _volumes_of(self, key: ObjectKey) -> Iterator[PersistentVolume]:
+        """Yield the volumes that the claims of a pod have."""
+        pod = self._pods.get(*key)
+        for each in _claims(pod) if pod is not None else ():
+            claim = self._claims.get(*each)
+            volume = self._volumes.get("", claim.spec.volume_name) if claim is not None else None
+            if volume is not None:
+                yield volume
 
     async def perform(self, action: Action) -> Written | None:
         """Bind both sides, the volume first; or release a volume."""
@@ -282,6 +302,12 @@ def _claims(pod: Pod) -> Iterator[ObjectKey]:
             yield (pod.metadata.namespace, volume.persistent_volume_claim.claim_name)
 
 
+def _is_near(volume: PersistentVolume, node: Node) -> bool:
+    affinity, meta = volume.spec.node_affinity, node.metadata
+    required = affinity.required if affinity is not None else None
+    return required is None or selects_node(required, meta.labels, meta.name)
+
+
 def _will_do(volume: PersistentVolume, claim: PersistentVolumeClaim, node: Node | None) -> bool:
     """True for a volume that may be bound to a claim, for a pod on a node."""
     spec, asked, owner = volume.spec, claim.spec, volume.spec.claim_ref
@@ -290,11 +316,8 @@ def _will_do(volume: PersistentVolume, claim: PersistentVolumeClaim, node: Node 
         return is_own and owner.uid in ("", claim.metadata.uid)
     if volume.status.phase != "Available" or volume.storage_class != claim.storage_class:
         return False
-    required = spec.node_affinity.required if spec.node_affinity is not None else None
-    if node is not None and required is not None:
-        meta = node.metadata
-        if not selects_node(required, meta.labels, meta.name):
-            return False
+    if node is not None and not _is_near(volume, node):
+        return False
     if asked.selector is not None and not selector_of(asked.selector).matches(
         volume.metadata.labels
     ):

@@ -86,7 +86,7 @@ from fairlead.sim.settling import settle_seconds
 from fairlead.sim.setup.claimed import CLAIMED_KINDS, claim_keepers
 from fairlead.sim.setup.devices import DeviceChecker
 from fairlead.sim.setup.faults import PERFECT, FaultSwitch
-from fairlead.sim.setup.fitting import unfit_jobs
+from fairlead.sim.setup.fitting import out_of_reach, unfit_jobs
 from fairlead.sim.setup.replay_command import replay_command
 from fairlead.sim.setup.volumes import VolumeChecker
 from fairlead.sim.setup.workload import HIGH, Arrival, WorkloadSubmission, generate
@@ -124,8 +124,7 @@ class World:
         self._now = EPOCH
         drawn = arrivals is None
         self._arrivals = generate(options.workload, self._rng("workload")) if drawn else arrivals
-        #: Jobs and arrays that can never run, and why: they are to wait, and to say so.
-        self.unfit = unfit_jobs(self._arrivals, options)
+        self._never_fit = unfit_jobs(self._arrivals, options)
         self._observers = list(observers)
         self._calls = ObserverCalls.of(())  # of `_observers`, once the world runs
         self._on_writes = on_writes
@@ -395,6 +394,11 @@ class World:
             self.replicas.stop_candidates()
             await asyncio.sleep(self.options.look_seconds)
 
+    @property
+    def unfit(self) -> dict[ObjectKey, str]:
+        """Jobs and arrays that can never run, and why: they are to wait, and to say so."""
+        return self._never_fit | out_of_reach(self.volumes, self.options)
+
     async def _break_liveness(self) -> None:
         ends = [key for key in self.checkers.unfinished() if key not in self.unfit]
         left = [*ends, *self._unfinished_arrays(), *await self._unfinished_groups()]
@@ -412,8 +416,7 @@ class World:
     async def _forgotten(self) -> list[str]:
         if self.fleet is None:
             return []
-        found = (await self.client.list(FLEETS)).items
-        return self.fleet.forgotten(found[0] if found else None)
+        return self.fleet.forgotten(next(iter((await self.client.list(FLEETS)).items), None))
 
     def _waiting_unfit(self) -> list[ObjectKey]:
         """Return the jobs that can never run and have not been cancelled."""

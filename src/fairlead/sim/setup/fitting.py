@@ -12,10 +12,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from fairlead.api.meta import to_wire
 from fairlead.api.values.indices import parse_indices
 from fairlead.api.values.quantity import GPU, resources_to_base
 from fairlead.decide.verdict import ObjectKey
 from fairlead.sim.setup.devices import members_per_node
+from fairlead.sim.setup.volumes import VolumeChecker
 from fairlead.sim.setup.workload import Arrival, job_spec
 from fairlead.sim.setup.world_options import WorldOptions
 
@@ -31,12 +33,7 @@ def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
         if lacking:
             name = lacking[0]
             return f"a member asks for {asked[name]} {name}, a node has {held.get(name, 0)}"
-        per_node = min((held[name] // amount for name, amount in asked.items()), default=count)
-        if role["template"]["spec"].get("resourceClaims"):
-            wishes, pod = options.workload.devices, role["template"]["spec"]
-            per_node = min(per_node, members_per_node(pod, wishes, options.profile.node))
-        if _keeps_apart(role["template"]):
-            per_node = min(per_node, 1)
+        per_node = room_of_node(role["template"], options)
         if count > (room := nodes * per_node):
             gpus = f" with {asked[GPU]} GPUs each" if asked.get(GPU) else ""
             return (
@@ -47,6 +44,16 @@ def never_fits(body: dict[str, Any], options: WorldOptions) -> str:
         if topology and count > (room := _room_together(topology, per_node, options)):
             return f"a gang of {count} members cannot be together: its domains hold {room} of them"
     return ""
+
+
+def room_of_node(template: dict[str, Any], options: WorldOptions) -> int:
+    """Return how many members of a template have room on an empty node."""
+    pod, held = template["spec"], resources_to_base(options.profile.node.resources)
+    room = min(held.get(name, 0) // amount for name, amount in _asked(pod).items())
+    if pod.get("resourceClaims"):
+        devices = options.workload.devices
+        room = min(room, members_per_node(pod, devices, options.profile.node))
+    return min(room, 1) if _keeps_apart(template) else room
 
 
 def _room_together(asked: dict[str, Any], per_node: int, options: WorldOptions) -> int:
@@ -78,6 +85,19 @@ def unfit_jobs(arrivals: Iterable[Arrival], options: WorldOptions) -> dict[Objec
             namespace = arrival.body["metadata"].get("namespace", "")
             keys = ((namespace, name) for name in (arrival.name, *_elements(arrival)))
             found |= dict.fromkeys(keys, why)
+    return found
+
+
+def out_of_reach(volumes: VolumeChecker, options: WorldOptions) -> dict[ObjectKey, str]:
+    """Return the jobs that can not run any more and why: more of their members must be on the nodes
+    that reach their volumes than these hold. Arrays of such jobs are not among them.
+    """
+    found: dict[ObjectKey, str] = {}
+    for key, role, members in volumes.waiting():
+        room = room_of_node(to_wire(role.template), options)
+        for nodes, count in members.items():
+            if count > len(nodes) * room:
+                found[key] = f"{len(nodes)} nodes reach the volumes of {count} members, {room} each"
     return found
 
 

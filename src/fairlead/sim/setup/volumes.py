@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fairlead.api import names
@@ -109,6 +110,8 @@ class VolumeChecker(Observer):
         self._bound: dict[ObjectKey, tuple[str, float]] = {}
         self._volumes: dict[str, PersistentVolume] = {}
         self._placements: dict[ObjectKey, Placement] = {}
+        #: The jobs with claims that have no place.
+        self._waiting: dict[ObjectKey, Job] = {}
         #: By node: how many volumes it attaches, and since when it says so.
         self._limits: dict[str, tuple[int, float]] = {}
         #: Claims that are not of the driver, and by node: the claims of it that jobs have there.
@@ -152,6 +155,11 @@ class VolumeChecker(Observer):
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
         """Compare a new place with the volumes of its members."""
         placement = new.status.placement if new is not None and not new.is_finished else None
+        self._waiting.pop(key, None)
+        if new is not None and _has_claims(new) and not new.is_finished and (
+            placement is None or placement.attempt != new.status.attempt
+        ):  # fmt: skip
+            self._waiting[key] = new
         if new is None or placement is None:
             self._placements.pop(key, None)
             self._attach(key, {}, now)
@@ -163,6 +171,24 @@ class VolumeChecker(Observer):
                 if (key[0], claim) not in self._by_hand:
                     attached.setdefault(node, set()).add((key[0], claim))
             self._attach(key, attached, now)
+
+    def waiting(self) -> Iterator[tuple[ObjectKey, Role, Counter[frozenset[str]]]]:
+        """Yield the roles of jobs with claims and without a place: how many members reach their
+        volumes, as far as these are bound, from which nodes.
+        """
+        for key, job in self._waiting.items():
+            for role in job.spec.roles:
+                members = (_claims_of_member(job, role, i) for i in range(role.count))
+                yield key, role, Counter(self._near(key[0], claims) for claims in members)
+
+    def _near(self, namespace: str, claims: Iterable[str]) -> frozenset[str]:
+        """Return the nodes that reach the volumes of all these claims that are bound."""
+        names = (self._bound.get((namespace, claim), ("", 0.0))[0] for claim in claims)
+        volumes = [volume for name in names if (volume := self._volumes.get(name)) is not None]
+        return frozenset(
+            node for node, labels in self._labels.items()
+            if all(_reaches(volume, labels) for volume in volumes)
+        )  # fmt: skip
 
     def _attach(self, job: ObjectKey, attached: dict[str, set[ObjectKey]], now: float) -> None:
         """Note the volumes of a job by node; where it has others than before, they have room."""
@@ -205,6 +231,10 @@ def _reaches(volume: PersistentVolume, labels: Mapping[str, str]) -> bool:
         all(labels.get(each.key) in each.values for each in term.match_expressions)
         for term in affinity.required.node_selector_terms
     )
+
+
+def _has_claims(job: Job) -> bool:
+    return any(role.template.spec.volumes or role.volume_claim_templates for role in job.spec.roles)
 
 
 def _claims_of_member(job: Job, role: Role, index: int) -> Iterator[str]:
