@@ -36,6 +36,7 @@ from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
 from fairlead.cli.views.words import amount_text, amount_words, message_of, reason_words
 from fairlead.decide.answers.explanation import (
     HOLDERS_MAX,
+    VOLUMES_MAX,
     Amounts,
     ExpectedStart,
     Explanation,
@@ -44,6 +45,7 @@ from fairlead.decide.answers.explanation import (
     PreemptionAhead,
     Suggestion,
     UnknownBound,
+    VolumePlace,
 )
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import checking_words, tested_words
@@ -155,6 +157,7 @@ def _waiting(job: Job, explanation: Explanation, now: float, *, buying: Buying |
     lines = [f"Job {job.metadata.name} {head}{since}", ""]
     lines.append(f"  {message_of(verdict)}")
     facts = labelled("asks", map(_amounts, explanation.arithmetic))
+    facts += _volumes(explanation.volumes)
     facts += _who(job, explanation, now)
     facts += _overdue(job, explanation.overdue, now)
     facts += _when(job, explanation, now)
@@ -174,6 +177,18 @@ def _amounts(amounts: Amounts) -> str:
     short = f", {amount_text(resource, amounts.short)} short" if amounts.short else ""
     free, total = amount_text(resource, amounts.free), amount_text(resource, amounts.total)
     return f"{amount_words(resource, amounts.asked)}; {free} of {total} are free{short}"
+
+
+def _volumes(places: Sequence[VolumePlace]) -> list[str]:
+    """Return the claims of the job, their volumes, and which nodes reach these."""
+    texts = [
+        f"claim {each.claim}: {f'volume {each.volume}' if each.volume else 'no volume yet'}, "
+        f"on nodes with {each.reach}"
+        for each in places
+    ]
+    if len(texts) == VOLUMES_MAX:
+        texts.append(f"these are the first {VOLUMES_MAX}; there may be more")
+    return labelled("volumes", texts)
 
 
 def _name(job: Job, key: ObjectKey) -> str:

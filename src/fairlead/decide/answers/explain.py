@@ -23,12 +23,14 @@ from fairlead.decide.answers.expected_start import expected_start
 from fairlead.decide.answers.explanation import (
     AHEAD_MAX,
     HOLDERS_MAX,
+    VOLUMES_MAX,
     Ahead,
     Amounts,
     Explanation,
     Forecast,
     Holder,
     PreemptionAhead,
+    VolumePlace,
 )
 from fairlead.decide.answers.forecast import Forecasts, preemption_of
 from fairlead.decide.answers.overdue_pods import overdue_for, overdue_of
@@ -53,6 +55,7 @@ from fairlead.decide.placement.waiting.patience import with_end
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.placement.waiting.quota import TakenQuota, held_verdict, quota_verdict
 from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.decide.placement.why_not.reach_words import reach_text
 from fairlead.decide.placement.why_not.unplaceable import eligible_nodes, resource_order
 from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Outcome, Reason, Trait
@@ -105,6 +108,7 @@ def explain(
         verdict,
         _since(entry.job, verdict),
         arithmetic=_arithmetic(state.cluster, open_to),
+        volumes=_volumes(state.cluster, key) if gang.has_reach else (),
         ahead=_ahead(state, state.queue.order_of(entry)),
         suggestions=tuple(changes),
         borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
@@ -293,6 +297,13 @@ def _arithmetic(state: ClusterState, gang: GangRequest) -> tuple[Amounts, ...]:
         if resource != "pods" or asked > free:
             out.append(Amounts(resource, asked, free, total, max(asked - free, 0)))
     return tuple(out)
+
+
+def _volumes(state: ClusterState, key: ObjectKey) -> tuple[VolumePlace, ...]:
+    """Return from where the volumes of a job can be reached, those that it shares first."""
+    found = state.volumes.reached(key[0], state.jobs[key].claims.of_volumes)
+    places = (VolumePlace(claim, volume, reach_text(reach)) for claim, volume, reach in found)
+    return tuple(islice(places, VOLUMES_MAX))
 
 
 def _ahead(state: PlacementState, order: OrderKey) -> Ahead:

@@ -18,7 +18,7 @@ from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.decide.words import duration, resource_word
 
 #: Jobs of each list that are shown.
-AHEAD_MAX = HOLDERS_MAX = WAITS_FOR_MAX = 10
+AHEAD_MAX = HOLDERS_MAX = WAITS_FOR_MAX = VOLUMES_MAX = 10
 #: Ends that a forecast looks at; a job behind more of them gets none.
 ENDS_MAX = 500
 #: The least time that a job takes.
@@ -63,6 +63,14 @@ class Holder(msgspec.Struct, frozen=True):
     amount: int
     nodes: int
     ends_at: float | None
+
+
+class VolumePlace(msgspec.Struct, frozen=True):
+    """A claim of the job, its volume, "" while it has none, and labels of nodes that reach that."""
+
+    claim: str
+    volume: str
+    reach: str
 
 
 class OverduePod(msgspec.Struct, frozen=True):
@@ -163,6 +171,8 @@ class Explanation(msgspec.Struct, frozen=True):
     #: Since when the status says so, None when it says something else or nothing.
     since: float | None
     arithmetic: tuple[Amounts, ...] = ()
+    #: Where its volumes can be reached from some nodes only, at most VOLUMES_MAX.
+    volumes: tuple[VolumePlace, ...] = ()
     ahead: Ahead | None = None
     holders: tuple[Holder, ...] = ()
     #: Of a job that stops its own pods, of one that waits those on nodes that it could use.

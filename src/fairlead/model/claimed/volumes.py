@@ -14,7 +14,7 @@ table of rules.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import TypeAlias
@@ -360,6 +360,13 @@ class VolumeTable:
             takes = self._takes(namespace, names, templates) if self.limits.counted else ()
             found.append(replace(near, devices=takes) if takes else near)
         return tuple(found)
+
+    def reached(self, namespace: str, claims: Claims) -> Iterator[tuple[str, str, Reach]]:
+        """Yield each claim, its volume, "" where it has none, and from where that is reached."""
+        for name in dict.fromkeys(claims.names):
+            claim, reach = self._claims.get((namespace, name)), self._reach_of((namespace, name))
+            if claim is not None and isinstance(reach, tuple) and reach:
+                yield name, claim.spec.volume_name, reach
 
     def _takes(self, namespace: str, shared: Iterable[str], own: tuple[OwnClaims, ...]) -> Request:
         """Return how many volumes of each driver a member has at most, of those with limits."""
