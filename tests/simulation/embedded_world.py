@@ -132,6 +132,7 @@ async def embedded_world(
     has_kubelets: bool = False,
     profile: Profile | None = None,
     notices: NoticeSender | None = None,
+    history: MemoryHistory | None = None,
 ) -> AsyncGenerator[EmbeddedWorld]:
     """Run the cluster inside, with nodes of 8 GPUs; these renew leases where they have kubelets."""
     clock, ids = LoopClock(EPOCH), random.Random(2)
@@ -147,7 +148,7 @@ async def embedded_world(
     controllers = Controllers(
         policies or Policies(),
         client,
-        MemoryHistory(),
+        history or MemoryHistory(),
         context=ProcessContext(clock, metrics),
         connect=lambda *how: world.contact.connect(*how),
         notices=notices,

@@ -16,6 +16,12 @@ from fairlead.sim.loop import run
 MEMBERS = 20
 
 
+async def shown(world: EmbeddedWorld, name: str = "gang") -> str:
+    """What `ps` shows of the tasks of a job, and where or why."""
+    job = await world.job(name)
+    return f"{tasks_of(job)} {where_or_why(job, world.clock.now())}"
+
+
 async def delete(world: EmbeddedWorld, name: str = "hanging") -> None:
     await world.client.delete(JOBS, name, namespace=NAMESPACE)
 
@@ -108,5 +114,37 @@ def test_a_job_that_restarts_says_why_and_how_many_members_are_still_to_end() ->
             assert tasks_of(job) == f"1/{MEMBERS}"
             world.mend(second.spec.node_name)
             await world.runs("lost", seconds=60)
+
+    run(main())
+
+
+def test_a_job_that_restarts_says_what_its_next_attempt_waits_for() -> None:
+    """Members that are to end, the back-off, the place: as `ps` shows them, one after the other."""
+
+    async def main() -> None:
+        async with embedded_world(3) as world:
+            await world.submit("gang", 3, restart={"limit": 5, "backoffSeconds": 30})
+            await world.runs("gang")
+            first, second, _ = await world.pods("gang")
+            world.silence(second.spec.node_name)
+            await world.client.delete(NODES, first.spec.node_name)
+            member = "member worker-0 (rank 0, node v00000)"
+            cause = f"NodeLost: {member} was lost: its node no longer exists"
+            said = dict.fromkeys([await shown(world)])
+            for step in range(180):
+                await asyncio.sleep(0.5)
+                if step == 30:
+                    world.mend(second.spec.node_name)
+                said[await shown(world)] = None
+            waits = [text for text in said if "begins in" in text]
+            assert waits[0].startswith(f"0/3 {cause}; attempt 2 begins in ")
+            assert waits[-1].endswith("begins in 1s")
+            assert [text for text in said if text not in waits] == [
+                "3/3 v[00000-00002]",
+                f"1/3 {cause}; 1 member to end first",
+                f"0/3 {cause}; waits for its place",
+                "0/3 Repairing: keeps the nodes of 2 of 3 members; no replacement yet for 1 node, "
+                "lost or cordoned",
+            ]  # fmt: skip
 
     run(main())

@@ -202,6 +202,8 @@ def test_a_job_that_does_not_wait_for_room_is_told_what_it_waits_for() -> None:
     for name in reasons:
         assert answer(state, name).verdict.message
     assert answer(state, "placed").verdict.facts == {"nodes_used": 1, "members": 2}
+    backs_off = answer(state, "back-off")
+    assert (backs_off.since, backs_off.verdict.facts["backoff_seconds"]) == (NOW, 30)
     assert explain(state, ("default", "failed"), NOW) is None
     assert explain(state, ("default", "nobody"), NOW) is None
 

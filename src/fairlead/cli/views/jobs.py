@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING
 
 from fairlead.api import names
@@ -22,7 +23,7 @@ from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.decide.words import duration, fold_names, plural
-from fairlead.model.gang.phase import Phase, phase_of
+from fairlead.model.gang.phase import PLACEABLE, Phase, phase_of
 from fairlead.terminal import joined
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _ended(job: Job) -> tuple[str, str, str, str]:
 
 def _live(job: Job, now: float) -> tuple[str, str, str, str]:
     """Return the cells TIME, LEFT, TASKS and WHERE / WHY of a job that has not ended."""
-    return time_of(job, now), left_of(job, now), tasks_of(job), where_or_why(job)
+    return time_of(job, now), left_of(job, now), tasks_of(job), where_or_why(job, now)
 
 
 def _wide_cells(job: Job, now: float, owners: Owners | None) -> Row:
@@ -229,18 +230,39 @@ def tasks_of(job: Job) -> str:
     return f"{done}/{job.member_count}"
 
 
-def where_or_why(job: Job) -> str:
-    """Return the nodes of a placed job, the reason of a waiting one, the end of a finished one."""
+def where_or_why(job: Job, now: float | None = None) -> str:
+    """Return the nodes of a placed job, the reason of a waiting one, the end of a finished one.
+
+    With `now`, also how long a back-off still lasts: a text that changes as time passes.
+    """
     if job.is_finished:
         return ending(job)
     status = job.status
     attempt = latest_attempt(job)
     if status.state == JobState.RESTARTING.value and attempt is not None and attempt.reason:
-        words, left = reason_words(attempt.reason, attempt.message), status.members.running
-        return f"{words}; {plural(left, 'member')} to end first" if left else words
+        return _restarting(job, attempt, now)
     if status.placement is not None and status.placement.attempt == status.attempt:
         return places(job)
     return waiting(job)
+
+
+def _restarting(job: Job, ended: Attempt, now: float | None) -> str:
+    """Return why the attempt ended and what the next one waits for: members that are to end, the
+    back-off, or its place; of the last the scheduler's verdict, once there is one.
+    """
+    status, queues, verdict = job.status, phase_of(job) in PLACEABLE, verdict_of(job)
+    if queues and verdict is not None and verdict.reason is not Reason.PLACED:
+        return waiting(job)
+    words, left = reason_words(ended.reason, ended.message), status.members.running
+    if left:
+        return f"{words}; {plural(left, 'member')} to end first"
+    if queues:
+        return f"{words}; waits for its place"
+    begins = _instant(status.restart_at)
+    if begins is None or (now is not None and now >= begins):
+        return f"{words}; attempt {ended.number + 1} is next"
+    when = "after a back-off" if now is None else f"in {duration(ceil(begins - now))}"
+    return f"{words}; attempt {ended.number + 1} begins {when}"
 
 
 def places(job: Job) -> str:
@@ -265,14 +287,21 @@ def waiting(job: Job) -> str:
         return f"{Reason.STOPPING.value}: {target.message}; its members are ending"
     if phase in (Phase.STOPPING, Phase.HELD):
         return f"{Reason.HELD.value}: {Reason.HELD.template}"
-    is_gathering = job.spec.adopts is not None and phase is Phase.UNADMITTED
-    if verdict is not None and not is_gathering:
+    is_out = phase is Phase.UNADMITTED and _is_refused(job)
+    is_old = verdict is not None and verdict.reason is Reason.PLACED  # of its last place
+    if verdict is not None and not is_out and not is_old:
         return f"{verdict.reason.value}: {message_of(verdict)}"
-    for type_ in (names.ADMITTED,) if is_gathering else (names.PLACED, names.ADMITTED):
+    for type_ in (names.ADMITTED,) if is_out else (names.PLACED, names.ADMITTED):
         condition = find_condition(job.status.conditions, type_)
         if condition is not None and condition.status != "True" and condition.reason:
             return reason_words(condition.reason, condition.message)
     return f"{Reason.PENDING_EVALUATION.value}: not evaluated yet"
+
+
+def _is_refused(job: Job) -> bool:
+    """True where a job may not queue, so that what the scheduler said of it is out of date."""
+    admitted = find_condition(job.status.conditions, names.ADMITTED)
+    return job.spec.adopts is not None or (admitted is not None and bool(admitted.reason))
 
 
 def ending(job: Job) -> str:

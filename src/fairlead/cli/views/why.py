@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.job import Attempt, Job, JobState
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.jobs.simulated import is_simulated
 from fairlead.api.meta import find_condition
@@ -98,7 +98,7 @@ def why_text(
     if explanation is not None and explanation.verdict.reason is not Reason.PLACED:
         return _waiting(job, explanation, now, buying=buying)
     if explanation is None and job.status.placement is None:
-        return joined([f"Job {job.metadata.name}: {where_or_why(job)}"])
+        return joined([f"Job {job.metadata.name}: {where_or_why(job, now)}"])
     team = borrowing_words(job, owners)
     note = [*([line("team", team)] if team else []), *_defaults(job), *note]
     return _placed(
@@ -168,7 +168,7 @@ def _waiting(job: Job, explanation: Explanation, now: float, *, buying: Buying |
     if facts:
         lines += ["", *facts]
     lines += _changes(job, explanation)
-    lines += _attempts(job)
+    lines += _attempts(job, now)
     return joined(lines)
 
 
@@ -381,7 +381,7 @@ def _placed(job: Job, now: float, note: list[str]) -> str:
             "none yet" if progress.checkpoint_step is None else f"step {progress.checkpoint_step}"
         )
         lines.append(line("progress", f"step {progress.step}, checkpoint: {kept}"))
-    lines += [*_ignored(job), *_attempts(job)]
+    lines += [*_ignored(job), *_attempts(job, now)]
     return joined(lines)
 
 
@@ -403,7 +403,7 @@ def _ended(job: Job, now: float, note: list[str]) -> str:
     lines.append(line("ran", _ran(job, now)))
     lines += _tested(job)
     lines += note or [line("logs", f"fairlead logs {name}")]
-    lines += [*_ignored(job), *_attempts(job)]
+    lines += [*_ignored(job), *_attempts(job, now)]
     return joined(lines)
 
 
@@ -429,9 +429,9 @@ def _ignored(job: Job) -> list[str]:
     return [line("ignored", text)]
 
 
-def _attempts(job: Job) -> list[str]:
-    """Return the latest attempts with their causes; nothing for one that tells no more than the
-    state of the job.
+def _attempts(job: Job, now: float) -> list[str]:
+    """Return the latest attempts, when they ended and why; nothing for one that tells no more than
+    the state of the job.
     """
     attempts = sorted(job.status.attempts, key=lambda attempt: attempt.number)
     latest = latest_attempt(job)
@@ -450,9 +450,16 @@ def _attempts(job: Job) -> list[str]:
             lines.append(f"    {attempt.number}  {start}, goes on")
             continue
         cause = f" [{attempt.cause.value}]" if attempt.cause is not None else ""
-        words = reason_words(attempt.reason, attempt.message)
-        lines.append(f"    {attempt.number}  {start}, ended{cause}: {words}")
+        ago = f" {duration(now - parse_time(attempt.finished_at))} ago"
+        words = reason_words(attempt.reason, attempt.message) + _given_up(attempt)
+        lines.append(f"    {attempt.number}  {start}, ended{ago}{cause}: {words}")
     return lines
+
+
+def _given_up(attempt: Attempt) -> str:
+    """Return the nodes that were lost where they are several: the message names one member."""
+    lost = attempt.nodes_lost
+    return f"; gave up {fold_names(lost)}" if len(lost) > 1 else ""
 
 
 def why_facts(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
+from math import ceil
 
 from msgspec.structs import replace
 
@@ -193,7 +194,7 @@ def _placed(status: JobStatus, now: float) -> Verdict | None:
     if record is not None and record.finished_at and left:
         return Verdict(Reason.RESTARTING, {"cause": record.message, "members": left})
     if status.restart_at and parse_time(status.restart_at) > now:
-        seconds = int(parse_time(status.restart_at) - now)
+        seconds = ceil(parse_time(status.restart_at) - now)
         return Verdict(
             Reason.BACKING_OFF, {"attempt": status.attempt + 1, "backoff_seconds": seconds}
         )
@@ -274,10 +275,17 @@ def _written(status: JobStatus) -> Verdict | None:
 
 
 def _since(job: Job, verdict: Verdict) -> float | None:
-    written = job.status.verdict
+    """Return since when the verdict holds, where that is known."""
+    record, written = job.status.current_attempt, job.status.verdict
+    if verdict.reason in _BETWEEN_ATTEMPTS and record is not None and record.finished_at:
+        return parse_time(record.finished_at)
     if written is None or written.reason != verdict.reason.value or not written.since:
         return None
     return parse_time(written.since)
+
+
+#: What holds from the end of an attempt on.
+_BETWEEN_ATTEMPTS = (Reason.RESTARTING, Reason.BACKING_OFF)
 
 
 # The numbers

@@ -259,6 +259,7 @@ def _retry(view: JobView, draft: StatusDraft, ended: Attempt) -> Decision[Action
     if now < wait_until and (is_admitted or back_off_verdict(status) is not None):
         is_refused = refusals_in_a_row(status.attempts) >= view.policy.refusals_max
         verdict = backing_off(status, Reason.PLACE_REFUSED if is_refused else Reason.BACKING_OFF)
+        draft = draft.set(members=MemberCounts(job.member_count))  # of the last look some ended
         if is_refused or wait_until - since > view.policy.backoff_hold_seconds:
             draft = draft.not_admitted(verdict.reason, verdict.message)
         actions = (

@@ -70,7 +70,7 @@ async def job_page(site: Site, asked: AskedPath) -> Page:
     spans = spans_of(job)
     array = array_reference_of(job.metadata)
     values = {
-        "job": job, "line": line, "state": state_of(job), "why": where_or_why(job),
+        "job": job, "line": line, "state": state_of(job), "why": where_or_why(job, now),
         "places": places(job) if job.status.placement and not job.is_finished else "",
         "gpus": gpu_count(job), "user": job.metadata.annotations.get(names.SUBMITTED_BY, ""),
         "now": now, "bars": bars_of(spans, now), "width": WIDTH, "spans": spans,

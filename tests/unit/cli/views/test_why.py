@@ -139,8 +139,9 @@ def test_a_waiting_job_shows_the_attempt_that_a_preemption_ended() -> None:
     ended = Attempt(1, finished_at=format_time(EPOCH), reason="Preempted",
                     message="gives its nodes back for job default/high")  # fmt: skip
     job = make_job("low", attempt=2, status={"attempts": (ended,), "state": "Waiting"})
-    text = why_text(job, explain(PlacementState.of((), [job]), job.metadata.key, EPOCH), EPOCH)
-    assert "  1  from the start, ended: Preempted: gives its nodes back" in text
+    now = EPOCH + 90
+    text = why_text(job, explain(PlacementState.of((), [job]), job.metadata.key, now), now)
+    assert "  1  from the start, ended 1m30s ago: Preempted: gives its nodes back" in text
     cancelled = replace(job, spec=replace(job.spec, cancel=True))
     assert "from the start" not in why_text(cancelled, None, EPOCH)
 
@@ -169,7 +170,8 @@ def test_a_reservation_of_the_own_team_is_a_flag_of_submit() -> None:
 
 
 def test_an_elastic_job_shows_its_range_and_how_many_members_each_attempt_had() -> None:
-    ended = Attempt(1, finished_at=format_time(EPOCH), reason="NodeLost", sizes={"worker": 3})
+    ended = Attempt(1, finished_at=format_time(EPOCH), reason="NodeLost", sizes={"worker": 3},
+                    nodes_lost=("gone-0001", "gone-0002"))  # fmt: skip
     status = {"attempts": (ended, Attempt(2, sizes={"worker": 2}))}
     placement = make_placement(["node-0000", "node-0001"], attempt=2)
     job = make_job("a", count=4, min_count=2, attempt=2, placement=placement, status=status)
@@ -177,7 +179,8 @@ def test_an_elastic_job_shows_its_range_and_how_many_members_each_attempt_had() 
     text = why_text(job, explain(state, job.metadata.key, EPOCH), EPOCH)
     assert "  tasks      0/2\n" in text
     assert "  asked for  2 to 4 members; each attempt has as many as had room" in text
-    assert "    1  3 members, from the start, ended: NodeLost\n" in text
+    lost = "NodeLost; gave up gone-[0001-0002]"
+    assert f"    1  3 members, from the start, ended 0s ago: {lost}\n" in text
     assert "    2  2 members, from the start, goes on\n" in text
 
 
