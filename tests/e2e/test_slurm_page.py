@@ -104,8 +104,7 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "`scontrol update TimeLimit=`": (
         "id=$(squeue -h -o %i -n held); scontrol update JobId=$id TimeLimit=30; "
-        "squeue -h -o %l -j $id; kubectl patch fj held --type=merge -p "
-        """'{"spec": {"timeLimitSeconds": 3600}}'; squeue -h -o %l -j $id""",
+        "squeue -h -o %l -j $id; fairlead update held --time 1h; squeue -h -o %l -j $id",
         "30:00.*1:00:00",
     ),
     "`scancel JOB`": (

@@ -60,6 +60,9 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "hold": CommandEntry("change", "Give a job's nodes back and keep the job."),
         "release": CommandEntry("change", "Let held jobs go on."),
         "priority": CommandEntry("change", "Move jobs to another priority class."),
+        "update": CommandEntry(
+            "change", "Change when jobs may start, and for how long they may run."
+        ),
         "resubmit": CommandEntry("resubmit", "Run jobs again that have ended."),
         "history": CommandEntry("history", "Show jobs that have ended."),
         "runs": CommandEntry("runs", "Show runs: jobs with parameters, tags, notes or metrics."),

@@ -63,6 +63,29 @@ def test_a_dependency_admits_delays_or_cancels(
         assert world.records
 
 
+def test_a_job_in_the_queue_is_put_off_and_one_that_has_begun_is_not() -> None:
+    world = World(new_job())
+    world.settle()
+    assert world.condition("Admitted") == ("True", "Admitted")
+    later = format_time(EPOCH + 60)
+    assert world.job is not None
+    world.job = replace(world.job, spec=replace(world.job.spec, not_before=later))
+    decision = world.settle()
+    assert world.condition("Admitted") == ("False", "NotBefore")
+    assert decision.wake_at == EPOCH + 60
+    world.run_to(EPOCH + 60)
+    assert world.condition("Admitted") == ("True", "Admitted")
+    assert world.status.attempt == 1
+    world.start()
+    much_later = format_time(EPOCH + 9_000)
+    world.job = replace(world.job, spec=replace(world.job.spec, not_before=much_later))
+    world.lose_node("n1")
+    world.run_to(EPOCH + 120)
+    world.reap_pods()
+    world.run_to(EPOCH + 240)
+    assert (world.status.attempt, world.condition("Admitted")) == (2, ("True", "Admitted"))
+
+
 def test_a_dependency_that_failed_holds_the_job_when_it_asks_for_that() -> None:
     world = _dependent(on_unmet=AfterFailed.HOLD)
     world.dependencies = {"prep": DependencyState.FAILED}

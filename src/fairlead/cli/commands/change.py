@@ -1,7 +1,8 @@
-"""`cancel`, `hold`, `release`, `priority`: a patch of a job's spec; the controllers do the rest."""
+"""`cancel`, `hold`, `release`, `priority`, `update`: patches of specs; controllers do the rest."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -9,10 +10,12 @@ import click
 from fairlead.api.jobs.job import Adopts, Job
 from fairlead.api.jobs.job_array import array_reference_of
 from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
-from fairlead.api.status import NotFound
+from fairlead.api.status import Invalid, NotFound
+from fairlead.api.values.indices import parse_indices
+from fairlead.cli.cluster.dependencies import resolved_after
 from fairlead.cli.cluster.lookup import is_array, missing_job, require_array
 from fairlead.cli.cluster.numbers import name_of
-from fairlead.cli.connection.common import Common, Format, common
+from fairlead.cli.connection.common import Common, Format, common, now
 from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.arrays import (
@@ -26,11 +29,16 @@ from fairlead.cli.job_request.change_verbs import (
     CANCEL,
     HOLD,
     RELEASE,
+    UPDATES,
     ChangeVerb,
     priority_change,
+    read_update,
+    update_change,
 )
+from fairlead.cli.job_request.flags import FLAGS, FlagValue
+from fairlead.cli.submitting.submission import in_words_of_flags
 from fairlead.decide.adoption.group_job import NAMED_KIND
-from fairlead.input.errors import CliError, Code, Problem
+from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.model.gang.phase import OPEN, phase_of
 
 
@@ -79,6 +87,8 @@ def _change_one(
             )  # fmt: skip
         if is_of_another(job, change):
             return adopted_problem(job, change)
+        if late := change.comes_too_late(job):
+            return Problem(Code.BAD_VALUE, f"job '{name}': {late}")
         if change.is_done(job):
             common_.note(f"{name} {change.already}")
             return None
@@ -102,6 +112,13 @@ def _change_array(
         common_.note(f"{name} has ended already ({array.status.state})")
         return None
     patch = change.patch_of(array)
+    if reference.indices is None and change.is_of_jobs_alone:
+        first = parse_indices(array.spec.indices).first
+        return Problem(
+            Code.BAD_VALUE, f"'{name}' is an array, whose template stays as it is",
+            help=(f"elements that wait or run may change: fairlead {change.verb} "
+                  f"'{name}[{first}]' ...",),
+        )  # fmt: skip
     if reference.indices is not None:
         if change.is_of_template:
             return _element_problem(change, str(reference), name)
@@ -120,7 +137,7 @@ def _change_array(
 def _change_elements(
     common_: Common, api: Api, change: ChangeVerb, *, elements: Elements, reference: ArrayReference
 ) -> Problem | None:
-    """Hold or release the elements that are jobs now."""
+    """Hold, release or update the elements that are jobs now."""
     space = elements.array.metadata.namespace
     found = [
         job for job in elements.jobs_among(api.list(JOBS, namespace=space)) if not job.is_finished
@@ -128,8 +145,12 @@ def _change_elements(
     if not found:
         return Problem(
             Code.NO_SUCH_JOB, f"no element of '{reference}' waits or runs now; there is nothing to "
-            f"{change.verb}", help=(f"fairlead {change.verb} {reference.name} is for all of them",),
+            f"{change.verb}",
+            help=() if change.is_of_jobs_alone
+            else (f"fairlead {change.verb} {reference.name} is for all of them",),
         )  # fmt: skip
+    if late := next(filter(None, map(change.comes_too_late, found)), ""):
+        return Problem(Code.BAD_VALUE, f"'{reference}': {late}")
     for job in found:
         if not change.is_done(job):
             api.patch(JOBS, job.metadata.name, change.patch, namespace=space)
@@ -153,7 +174,8 @@ def is_of_another(job: Job, change: ChangeVerb) -> bool:
     """True when the job's pods are another tool's to stop: always, or once they are released."""
     if job.spec.adopts is None or change is RELEASE:
         return False
-    return change is CANCEL or change.is_of_template or phase_of(job) in OPEN
+    is_of_spec = change.is_of_template or change.is_of_jobs_alone
+    return change is CANCEL or is_of_spec or phase_of(job) in OPEN
 
 
 def adopted_problem(job: Job, change: ChangeVerb) -> Problem:
@@ -252,3 +274,69 @@ def priority(common_: Common, *, jobs: tuple[str, ...], class_name: str) -> None
     attempt on.
     """
     apply_change(common_, priority_change(class_name), jobs)
+
+
+def _update_flags(function: Callable[..., Any]) -> Callable[..., Any]:
+    for flag in reversed(tuple(UPDATES)):
+        info = FLAGS[flag]
+        option = click.option(f"--{flag.value}", flag.value, metavar=info.metavar, help=info.help,
+                              multiple=info.is_repeatable)  # fmt: skip
+        function = option(function)
+    return function
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead why train-1 --if time=2h      what it would come to
+      fairlead update train-1 --time 2h
+      fairlead update train-1 --after ok:prepare-2 --begin 18:00
+      fairlead update train-1 train-2 --deadline none
+    """
+)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
+@_update_flags
+@common()
+def update(common_: Common, *, jobs: tuple[str, ...], **options: Any) -> None:
+    """Change when jobs may start, and for how long they may run.
+
+    A job keeps its place in the queue. "none" as a value takes away what was given. --after counts
+    until the job queues for nodes, --begin until it has begun. While a job holds nodes, its time
+    limit can only become shorter, but for administrators and the admins of its team: others count
+    on its end.
+
+    What a job asks for stays as it was submitted, its members among it.
+    """
+    values = {flag: options[flag.value] for flag in UPDATES}
+    givens = {
+        flag: tuple(FlagValue(text, f"--{flag.value}") for text in given)
+        for flag, value in values.items()
+        if (given := value if isinstance(value, tuple) else (value,) if value else ())
+    }
+    if not givens:
+        flags = ", ".join(f"--{flag.value}" for flag in UPDATES)
+        raise fail(Code.MISSING_ARGUMENT, f"fairlead update needs one of {flags}",
+                   help=("fairlead priority JOB CLASS changes the priority",))  # fmt: skip
+    request = read_update(givens, now())
+    api = common_.connect()
+    space = common_.space(api.connection.namespace)
+    after = resolved_after(api, space, request.after)
+    missing = [
+        each.job for each in after if not each.elements and not _exists(api, space, each.job)
+    ]
+    if missing:
+        raise CliError([missing_job(api, space, job, code=Code.NO_SUCH_DEPENDENCY)
+                        for job in missing])  # fmt: skip
+    try:
+        apply_change(common_, update_change(givens, request, after), jobs)
+    except Invalid as error:
+        raise in_words_of_flags(api, error, space) from error
+
+
+def _exists(api: Api, space: str, job: str) -> bool:
+    try:
+        api.get(JOBS, job, namespace=space)
+    except NotFound:
+        return False
+    return True

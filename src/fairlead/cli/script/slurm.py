@@ -19,7 +19,7 @@ COMMANDS = {
     "sinfo": "fairlead nodes",
     "scancel": "fairlead cancel JOB",
     "sacct": "fairlead history",
-    "scontrol": "fairlead hold JOB, fairlead release JOB, fairlead why JOB",
+    "scontrol": "fairlead hold, release, update or why, each with JOB",
     "sattach": "fairlead logs -f JOB",
     "sprio": "fairlead ps -o wide shows priorities, fairlead why JOB its place in the queue",
     "sreport": "fairlead usage --by team,user",

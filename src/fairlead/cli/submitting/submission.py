@@ -103,8 +103,12 @@ def check(api: Api, submission: Submission, name: str) -> dict[str, Any]:
             submission.resource.raw, manifest, namespace=submission.namespace, dry_run=True
         )
     except ApiError as error:
-        refused = _refused(error, submission.namespace)
-        raise CliError([_of_flag(api, each) for each in refused.problems]) from error
+        raise in_words_of_flags(api, error, submission.namespace) from error
+
+
+def in_words_of_flags(api: Api, error: ApiError, namespace: str) -> CliError:
+    """Return a refusal by the API in the words of the flags that wrote what it refuses."""
+    return CliError([_of_flag(api, each) for each in _refused(error, namespace).problems])
 
 
 #: The flags that write fields of a job.

@@ -1,8 +1,8 @@
 """The gate before the queue: may the job have (or keep asking for) a place?
 
 A job that is refused for now waits with a verdict; one that can never pass is cancelled or held, as
-its spec says. Dependencies and `notBefore` count once, before the first attempt; `suspend` and the
-deadline always.
+its spec says. Dependencies count once, before the job queues, and `notBefore` until its first
+attempt begins; `suspend` and the deadline always.
 """
 
 from __future__ import annotations
@@ -71,7 +71,10 @@ def gate(
         facts = {"limit_seconds": limit, "until": job.spec.deadline or ""}
         return CancelJob(Verdict(Reason.DEADLINE_MISSED, facts))
     if job.status.attempt > 0:
-        return Refuse(HELD) if job.spec.suspend else MayQueue()
+        if job.spec.suspend:
+            return Refuse(HELD)
+        early = None if has_begun(job) else next(_early(job, now), None)
+        return MayQueue() if early is None else Refuse(early)
     unmet = list(_unmet(job, dependencies))
     for after, verdict in unmet:
         if verdict.reason is Reason.DEPENDENCY_FAILED and after.on_unmet is AfterFailed.CANCEL:
@@ -103,6 +106,11 @@ def _latest_start(job: Job) -> float | None:
     if job.spec.deadline is None:
         return None
     return parse_time(job.spec.deadline) - (job.spec.time_limit_seconds or 0)
+
+
+def has_begun(job: Job) -> bool:
+    """True once an attempt of the job has begun."""
+    return job.status.attempt > 1 or bool(job.status.attempts)
 
 
 def _early(job: Job, now: float) -> Iterator[Verdict]:
