@@ -56,6 +56,7 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
 from fairlead.runtime.reader import MirrorReader
+from fairlead.sim.observers.observer import holding
 from fairlead.sim.promises.array_checker import ArrayChecker
 from fairlead.sim.promises.checkers import Checkers
 
@@ -273,7 +274,7 @@ def _feed(checkers: Checkers, arrays: ArrayChecker, new: Any, old: Any) -> None:
         arrays.array(new, some.metadata.key, CLOCK.now())
     elif isinstance(some, Job):
         arrays.job(new, some.metadata.key, CLOCK.now())
-        checkers.job(new, old if new is not None else some, CLOCK.now())
+        checkers.job(holding(new), holding(old if new is not None else some), CLOCK.now())
     elif isinstance(some, Pod):
         checkers.pod(new, None if new is old else old, CLOCK.now())
     elif isinstance(some, Node):

@@ -35,6 +35,7 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Lease
 from fairlead.api.kubernetes.pod_parts import EnvFromSource, EnvironmentReference
 from fairlead.api.meta import ObjectMeta
@@ -51,6 +52,7 @@ from fairlead.api.resources import (
 from fairlead.api.schema import crd
 from fairlead.api.status import Conflict, Invalid
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.embedded.virtual.records import NodeFault
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.runtime.clock import SystemClock
@@ -296,6 +298,26 @@ async def test_suspend_cancel_and_delete_leave_nothing_behind(client: HttpClient
         assert (held.status.state, held.status.placement) == ("Held", None)
         cancelled = await client.get(JOBS, "cancelled", namespace="default")
         assert cancelled.status.state == "Cancelled"
+
+
+async def test_a_member_that_cannot_go_keeps_its_own_node_and_no_other(client: HttpClient) -> None:
+    async with witnessed(client), virtual_nodes(client, 4) as nodes, controllers(client):
+        await client.create(JOBS, job_body("hangs", 4), namespace="default")
+        await running(client, "hangs", 4)
+        (_, stuck, *_) = (await client.list(PODS)).items
+        nodes.fail_node(stuck.spec.node_name, NodeFault.UNREACHABLE, detect_seconds=86_400)
+        await client.delete(JOBS, "hangs", namespace="default")
+        await client.create(JOBS, job_body("next", 3), namespace="default")
+        job = await running(client, "next", 3)
+        assert stuck.spec.node_name not in nodes_of(job.status.placement)
+        left = (await client.list(PODS, label_selector=f"{names.JOB_NAME}=hangs")).items
+        assert [pod.metadata.uid for pod in left if not pod.is_terminal] == [stuck.metadata.uid]
+        nodes.recover_node(stuck.spec.node_name)
+
+        async def is_gone() -> bool:
+            return [j.metadata.name for j in (await client.list(JOBS)).items] == ["next"]
+
+        await until(is_gone)
 
 
 async def test_a_credential_plugin_opens_the_door_and_is_run_again_after_a_401(
