@@ -26,6 +26,17 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 PROGRAM = "fairlead"
+#: What people type who know other tools, and what does it here.
+_OTHER_WORDS = {
+    **dict.fromkeys(
+        ("delete", "rm", "kill", "stop"),
+        "fairlead cancel JOB; kubectl delete fj JOB removes one that has ended",
+    ),
+    **dict.fromkeys(
+        ("edit", "modify", "patch"), "fairlead update JOB --time DURATION; fairlead priority"
+    ),
+    "describe": "fairlead why JOB",
+}  # fmt: skip
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -163,7 +174,7 @@ class LazyGroup(click.Group):
 
             near = nearest(name, ENTRIES)
             help_ = f"did you mean {PROGRAM} {near}?" if near else f"{PROGRAM} --help"
-            help_ = slurm.COMMANDS.get(name, help_)
+            help_ = slurm.COMMANDS.get(name) or _OTHER_WORDS.get(name) or help_
             raise fail(Code.NO_SUCH_COMMAND, f"no command '{name}'", help=(help_,))
         return super().resolve_command(ctx, args)
 
@@ -308,6 +319,8 @@ def usage_error(error: click.ClickException, name: str) -> CliError:
         return CliError(Problem(Code.NO_SUCH_FLAG, f"no flag '{error.option_name}'", help=help_))
     if isinstance(error, click.MissingParameter):
         name = _called(error.param) if error.param else str(error.param_hint)
+        if name == "JOB...":
+            see = ("if $(fairlead ps ...) was given, it found no job", *see)
         return CliError(Problem(Code.MISSING_ARGUMENT, f"{command} needs {name}", help=see))
     if isinstance(error, click.BadParameter):
         hint = error.param.opts[-1] if error.param else str(error.param_hint or "value")

@@ -96,6 +96,7 @@ def submit(
     stdout. --name gives an exact id; a name in the script's header is numbered from the second job
     on.
     """
+    common_.require_one_namespace()
     givens = flag_values(options)
     if file is not None:
         if script is not None or givens:
@@ -168,6 +169,7 @@ def run(
     """
     from fairlead.cli.records.follow import follow_job
 
+    common_.require_one_namespace()
     request, problems = parse_request(flag_values(options), os.environ, now=now())
     if problems:
         raise CliError(problems)

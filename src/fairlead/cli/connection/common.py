@@ -83,6 +83,14 @@ class Common:
         """Return the namespace to work in: the flag's, else the kubeconfig's."""
         return self.namespace or default
 
+    def require_one_namespace(self) -> None:
+        """Refuse -A where a job is made: sbatch's -A names an account. CliError."""
+        if self.all_namespaces:
+            raise fail(
+                Code.BAD_COMBINATION, "-A is for all namespaces, and a job has one",
+                help=("-n NAMESPACE: that decides the team, as an account of Slurm does",),
+            )  # fmt: skip
+
     def where(self, namespace: str = "") -> str:
         """Return the flags that lead another command to the same place; "" where none was given."""
         given = (("-n", namespace or self.namespace), ("--kubeconfig", self.kubeconfig),

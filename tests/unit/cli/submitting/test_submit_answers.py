@@ -101,6 +101,11 @@ def test_refusals_name_the_flag_and_what_there_is(
         (["run", "--", "echo a; echo b"], "help: a line for the shell: fairlead run -- sh -c "
          "'echo a; echo b'"),
         (["submit", "train.sh", "-o", "out.log"], "help: -o is the form of this command's output"),
+        (["submit", "-A", "nlp", "train.sh"], "-A is for all namespaces, and a job has one"),
+        (["run", "-A", "--", "true"], "help: -n NAMESPACE: that decides the team"),
+        (["delete", "a"], "help: fairlead cancel JOB; kubectl delete fj JOB"),
+        (["edit", "a"], "help: fairlead update JOB --time DURATION"),
+        (["cancel"], "help: if $(fairlead ps ...) was given, it found no job"),
     ],
 )  # fmt: skip
 def test_words_of_other_tools_are_answered(
