@@ -116,7 +116,9 @@ def test_a_port_in_use_is_told_with_a_remedy(shell: Shell) -> None:
         refused = shell.up("--listen", f"127.0.0.1:{port}", code=4)
         assert refused.err.startswith(f"error[E700]: another process listens on 127.0.0.1:{port}")
         assert "--listen 127.0.0.1:0" in refused.err
+        assert not shell.data.exists()
         # a port that was only remembered may be replaced
+        shell.data.mkdir(mode=0o700)
         (shell.data / "cluster.json").write_text(json.dumps({"port": port}))
         shell.up()
         assert json.loads((shell.data / "run.json").read_text())["server"].endswith(

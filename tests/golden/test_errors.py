@@ -21,8 +21,9 @@ from fairlead.api.status import (
     Unauthorized,
 )
 from fairlead.app.datadir import foreign, unusable
-from fairlead.app.embedded import ListenFailed, StartFailed, StoreLost
+from fairlead.app.embedded import StartFailed, StoreLost
 from fairlead.app.embedded_process import explain
+from fairlead.app.listen_address import ListenFailed
 from fairlead.app.settings import Settings
 from fairlead.cli.cluster.lookup import find_job, missing_job
 from fairlead.cli.connection.refusals import from_api

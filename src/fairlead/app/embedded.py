@@ -29,6 +29,7 @@ from fairlead.api.status import AlreadyExists
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
 from fairlead.app.extensions import Extensions, Parts
+from fairlead.app.listen_address import ListenFailed
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.app.nodes import Nodes
 from fairlead.app.notice_senders import notice_senders
@@ -61,16 +62,6 @@ READY_LOOK_SECONDS = 0.02
 START_CRASHES_MAX = 3
 SHUTDOWN_GRACE_SECONDS = 10.0
 _PODS_SHOWN_MAX = 5
-
-
-class ListenFailed(Exception):
-    """The address cannot be listened on."""
-
-    def __init__(self, host: str, port: int, cause: OSError) -> None:
-        super().__init__(f"cannot listen on {host}:{port}: {cause}")
-        self.host = host
-        self.port = port
-        self.cause = cause
 
 
 class StartFailed(Exception):

@@ -8,7 +8,6 @@ distinguished from a fault of ours, which goes on to the caller.
 from __future__ import annotations
 
 import asyncio
-import errno
 import gc
 import io
 import os
@@ -18,7 +17,8 @@ from pathlib import Path
 from typing import TextIO, cast
 
 from fairlead.app.datadir import in_use, read_token, unusable
-from fairlead.app.embedded import Cluster, ListenFailed, StartFailed, StoreLost
+from fairlead.app.embedded import Cluster, StartFailed, StoreLost
+from fairlead.app.listen_address import ListenFailed, listen_failed
 from fairlead.app.run_file import (
     KUBECONFIG_FILE,
     LOG_FILE,
@@ -32,7 +32,7 @@ from fairlead.app.settings import Settings, remember
 from fairlead.app.signals import stop_on_signals
 from fairlead.embedded.http.server import Server
 from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, StoreError, WrongFormat
-from fairlead.input.errors import CliError, Code, fail
+from fairlead.input.errors import Code, fail
 from fairlead.kube.kubeconfig import KubeconfigError, write_kubeconfig
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.history import HistoryError, OtherSchema
@@ -192,7 +192,7 @@ def explain(settings: Settings, error: BaseException) -> BaseException:
     if isinstance(error, HistoryError):
         return fail(Code.DATA_DAMAGED, str(error), help=(f"it is in {data}",))
     if isinstance(error, ListenFailed):
-        return _listen_failed(error)
+        return listen_failed(error)
     if isinstance(error, StartFailed):
         return fail(Code.START_FAILED, f"the cluster did not start: {error}",
                     help=(f"the log says more: {data / LOG_FILE}",))  # fmt: skip
@@ -208,16 +208,3 @@ def explain(settings: Settings, error: BaseException) -> BaseException:
 def _what(error: StoreError) -> str:
     """Return the store's words without its remedy, which comes after the last colon."""
     return str(error).rpartition(": ")[0] or str(error)
-
-
-def _listen_failed(error: ListenFailed) -> CliError:
-    address = f"{error.host}:{error.port}"
-    if error.cause.errno == errno.EADDRINUSE:
-        return fail(
-            Code.PORT_IN_USE, f"another process listens on {address}",
-            help=("--listen 127.0.0.1:0 takes a free port; "
-                  f"ss -ltnp 'sport = :{error.port}' names the process",),
-        )  # fmt: skip
-    why = error.cause.strerror or str(error.cause)
-    return fail(Code.LISTEN_ADDRESS, f"cannot listen on {address}: {why}",
-                help=("--listen 127.0.0.1:0",))  # fmt: skip

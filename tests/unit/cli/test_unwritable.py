@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,23 @@ def test_a_full_disk_behind_stdout_is_an_error_with_a_remedy(
         "error[E703]: standard output cannot be written: No space left on device\n"
         "  help: write to a file on a disk that has room\n"
     )
+
+
+def test_a_start_that_cannot_be_leaves_no_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings, path = tmp_path / "settings.yaml", tmp_path / "new"
+    settings.write_text("nosuch: 1")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        for flags, code in (
+            (["--listen", "192.0.2.1:8080"], "E707"), (["--listen", "192.0.2.1:0"], "E707"),
+            (["--listen", f"127.0.0.1:{port}"], "E700"), (["--settings", str(settings)], "E102"),
+            (["--profile", "nosuch"], "E"),
+        ):  # fmt: skip
+            assert run(["up", "--detach", "--data", str(path), *flags]) != 0
+            assert f"error[{code}" in capsys.readouterr().err
+            assert not path.exists()
 
 
 def data(tmp_path: Path, *log: str) -> Path:

@@ -14,6 +14,7 @@ import click
 from fairlead import terminal
 from fairlead.api.jobs.job import JobState
 from fairlead.app.datadir import in_use, prepare, size_bytes
+from fairlead.app.listen_address import require_address
 from fairlead.app.run_file import (
     KUBECONFIG_FILE,
     LOG_FILE,
@@ -113,6 +114,10 @@ def up(
     asked = UpFlags(nodes, gpus, profile, listen, logs, settings_file)
     if listen is not None:
         parse_listen(listen)
+    if not path.exists():  # what cannot be is said before anything is made
+        settings = settle(path, asked)
+        _check_profile(settings)
+        require_address(settings)
     prepare(path)
     if read_running(path) is not None:
         raise in_use(path)
