@@ -437,10 +437,11 @@ class ControllerSettings(Section, frozen=True):
         from fairlead.decide.adoption.view import AdoptionPolicy
         from fairlead.decide.doctor.policy import DoctorPolicy
         from fairlead.decide.fleet.balloons import BalloonPolicy
-        from fairlead.decide.health.policy import HealthPolicy, SilencePolicy
+        from fairlead.decide.health.policy import HealthPolicy, SilencePolicy, SuiteRule
         from fairlead.decide.images.policy import ImagesPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
 
+        tests = tuple(SuiteRule(**msgspec.structs.asdict(e)) for e in self.health.test_suites)
         fields, grace = msgspec.structs.asdict, self.jobs.grace_period_seconds_max
         return Policies(
             replace(jobs, **fields(self.jobs)),
@@ -449,7 +450,7 @@ class ControllerSettings(Section, frozen=True):
             TeamsPolicy(**fields(self.teams), grace_period_seconds_max=grace),
             doctor=DoctorPolicy(**fields(self.doctor)),
             balloons=BalloonPolicy(**fields(self.balloons)),
-            health=HealthPolicy(**fields(self.health)),
+            health=replace(HealthPolicy(**fields(self.health)), test_suites=tests),
             silence=SilencePolicy(**fields(self.silence)),
             images=ImagesPolicy(**fields(self.images)),
             notices=self.notices.policy(),

@@ -13,6 +13,24 @@ from fairlead.input.sections import Section, about, within
 DAY = 86_400
 
 
+class SuiteRuleSettings(Section, frozen=True):
+    """Suites of some nodes."""
+
+    labels: Annotated[
+        dict[str, Annotated[str, Meta(max_length=63)]],
+        Meta(min_length=1, description="Labels of the nodes, all of them; * and ? stand for any "
+             "characters of a value.", extra_json_schema={"maxProperties": 8}),
+    ]  # fmt: skip
+    test_suite: Annotated[
+        str, Meta(max_length=63, description="Suite that they pass before they take work; empty: "
+                  "a later rule, or health.testSuite.")
+    ] = ""  # fmt: skip
+    idle_test_suite: Annotated[
+        str, Meta(max_length=63, description="Suite that they run while they are idle; empty: a "
+                  "later rule, or health.idleTestSuite.")
+    ] = ""  # fmt: skip
+
+
 class HealthSettings(Section, frozen=True):
     """What is done about the faults that the agents of nodes report."""
 
@@ -69,6 +87,13 @@ class HealthSettings(Section, frozen=True):
              "and those that come back from a repair, pass before they take work: quick, full or "
              "burn-in; empty: they are not tested. A pool may name another one."),
     ] = ""  # fmt: skip
+    test_suites: Annotated[
+        tuple[SuiteRuleSettings, ...],
+        Meta(max_length=64, description="Suites by labels of nodes, such as "
+             "node.kubernetes.io/instance-type or nvidia.com/gpu.product: `labels`, whose values "
+             "may have * and ?, `testSuite`, `idleTestSuite`. The first rule that matches and "
+             "names a suite counts; the suite of a node's pool goes before them."),
+    ] = ()  # fmt: skip
     test_image: Annotated[
         str,
         Meta(max_length=512, description="Image of test pods, and of tests before programs: this "
@@ -131,6 +156,11 @@ def conflicts_of_tests(settings: HealthSettings) -> Iterator[tuple[str, str]]:
     """Yield (path, message) of what is named and does not exist."""
     known = suites()
     named = {"testSuite": settings.test_suite, "idleTestSuite": settings.idle_test_suite}
+    for i, rule in enumerate(settings.test_suites):
+        named[f"testSuites[{i}].testSuite"] = rule.test_suite
+        named[f"testSuites[{i}].idleTestSuite"] = rule.idle_test_suite
+        if not rule.test_suite and not rule.idle_test_suite:
+            yield f"health.testSuites[{i}]", "names neither testSuite nor idleTestSuite"
     for name, chosen in named.items():
         if chosen and chosen not in known:
             yield f"health.{name}", f"no suite '{chosen}'; there are {', '.join(known)}"

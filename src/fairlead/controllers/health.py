@@ -143,16 +143,8 @@ class HealthController:
         """Return what it reads."""
         seen = self._world.mirrors
         more = () if self._cluster_reports is None else (self._cluster_reports,)
-        return (
-            self._reports,
-            self._fleets,
-            self._tests,
-            seen.nodes,
-            seen.jobs,
-            seen.pods,
-            seen.pools,
-            *more,
-        )
+        own = (self._reports, self._fleets, self._tests)
+        return (*own, seen.nodes, seen.jobs, seen.pods, seen.pools, *more)
 
     def close(self) -> None:
         """Detach from the mirrors, which live longer than the controller."""
@@ -213,9 +205,11 @@ class HealthController:
         node, report = self._world.mirrors.nodes.get("", name), self._reports.get("", name)
         notes = node.metadata.annotations if node is not None else {}
         is_open = names.HEALTH in notes or drain_of(notes) is not None
-        if node is not None:
+        view = self._node_view(name)
+        if node is not None and view is not None:
             is_open |= any(taint.key in _MARKS for taint in node.spec.taints)
-            tests = self._book.of(node)
+            is_open |= view.change is not None
+            tests = view.tests
             is_open |= any(each.is_open or self._test_pod(each) is not None for each in tests)
             is_open |= fault_of(node, tests) is not None
             self._idle.put(
@@ -238,7 +232,8 @@ class HealthController:
 
     def _may_be_tested(self, node: Node, tests: Sequence[NodeTest]) -> bool:
         """True for a node that an idle test may go to: it works, and no other test is open."""
-        if not self._policy.idle_test_suite or any(each.is_open for each in tests):
+        suite = self._policy.idle_suite(node.metadata.labels)
+        if not suite or any(each.is_open for each in tests):
             return False
         record = record_of(node.metadata.annotations)
         is_out = record is not None and record.is_out
@@ -321,7 +316,7 @@ class HealthController:
 
     def _due(self, now: float, instant: float) -> Collection[DueNode]:
         """Return the idle nodes that are to be tested."""
-        if not self._policy.idle_test_suite or self._tests.is_undefined:
+        if not self._policy.tests_idle or self._tests.is_undefined:
             return ()
         self._idle.suspect(
             self._world.state.suspects.signs_since(now - WITHIN_SECONDS), now, instant
@@ -338,7 +333,8 @@ class HealthController:
             pool is not None and pool.is_active and not pool.is_external
             and bool(node.spec.provider_id)
         )  # fmt: skip
-        suite = (pool.spec.test_suite if pool is not None else "") or self._policy.test_suite
+        of_pool = pool.spec.test_suite if pool is not None else ""
+        suite = self._policy.gate_suite(meta.labels, of_pool)
         return NodeView(
             node, record_of(meta.annotations), self._reports.get("", name),
             is_used=self._use.is_used(name),

@@ -12,7 +12,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.cluster.machine_result import MachineFinding
-from fairlead.api.cluster.node_suites import suites
+from fairlead.api.cluster.node_suites import suite_of
 from fairlead.api.cluster.node_test import NodeTest, NodeTestPhase
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import merge_diff, to_wire
@@ -29,7 +29,7 @@ from fairlead.decide.health.testing import (
     TestAction,
     newest_first,
 )
-from fairlead.model.health.judgement import Peers
+from fairlead.model.health.judgement import Peers, comparable
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.mirror import Change
@@ -82,7 +82,7 @@ class NodeTests:
             self._by_node.pop(node, None)
         for test in reversed(newest_first(tuple(tests.values()))):
             if test.status.phase is NodeTestPhase.ENDED and test.status.measured:
-                after[test.status.shape, test.spec.suite] = test.status.measured
+                after[test.status.shape, test.spec.suite] = comparable(test)
         for key in before:
             if key not in after:
                 self.peers[key].remove(node)
@@ -135,6 +135,7 @@ def node_test_body(action: CreateTest) -> dict[str, Any]:
         "spec": {
             "node": node.name, "nodeUID": node.uid, "suite": action.suite,
             "cause": action.cause.value, "number": action.number,
+            **({"retests": list(action.retests)} if action.retests else {}),
         },
     }  # fmt: skip
 
@@ -148,9 +149,12 @@ def pod_body(action: BeginTest, policy: HealthPolicy) -> dict[str, Any]:
     }  # fmt: skip
     command = [*policy.test_command, "agent", "test", "--suite", test.spec.suite,
                "--result", "/dev/termination-log", "--directory", _SCRATCH]  # fmt: skip
+    command += [word for each in test.spec.retests for word in ("--retest", each)]
     options = [word for each in policy.test_options for word in ("--set", each)]
     devices = _devices(node) if action.takes_devices else {}
-    seconds = suites()[test.spec.suite].seconds + policy.test_start_seconds
+    suite = suite_of(test.spec.suite, test.spec.retests)
+    assert suite is not None  # one of an unknown suite has ended
+    seconds = suite.seconds + policy.test_start_seconds
     spec = {
         "nodeName": node.metadata.name,
         "containers": [

@@ -110,7 +110,7 @@ class Agent:
         )  # fmt: skip
         sources = [(each.source, each.state, each.lost, each.unreadable) for each in report.sources]
         changed = (report.faults, report.ended, report.skipped, report.not_kept, report.tuning,
-                   sources)  # fmt: skip
+                   report.hardware, sources)  # fmt: skip
         if changed != self._published or now - self._published_at >= self._report_seconds:
             replace_file(self._report, msgspec.json.encode(report) + b"\n", mode=0o644)
             self._published, self._published_at = changed, now

@@ -79,6 +79,9 @@ def _status(report: Report, node_uid: str, now: float) -> NodeReportStatus:
         node_uid=node_uid,
         boot_id=report.boot_id[:ID_MAX],
         machine_id=report.machine_id[:ID_MAX],
+        hardware={
+            name: value[:VALUE_MAX] for name, value in sorted(report.hardware.items())[:FACTS_MAX]
+        },
         critical=sum(each.severity is Severity.CRITICAL for each in faults),
         warning=sum(each.severity is Severity.WARNING for each in faults),
         faults=faults[:REPORTED_FAULTS_MAX],

@@ -17,6 +17,7 @@ from fairlead.node.sources import (
     containerd,
     disks,
     ecc,
+    hardware,
     infiniband,
     kernel_log,
     memory,
@@ -46,6 +47,7 @@ SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
     tuning.SOURCE: tuning.source,
     "traffic": traffic.source,
     "shaping": shaping.source,
+    hardware.SOURCE: hardware.source,
 }
 
 

@@ -11,7 +11,8 @@ from fairlead.api.values.times import format_time
 from fairlead.model.health.faults import EndedFault, Fault, Moment
 from fairlead.node.shaping.use import ShapingUsage
 from fairlead.node.source import SkippedCheck, SourceHealth
-from fairlead.node.sources import tuning
+from fairlead.node.sources import hardware, tuning
+from fairlead.node.sources.hardware import HardwareMemory
 from fairlead.node.sources.tuning import TuningMemory
 from fairlead.node.traffic.usage import TrafficUsage
 from fairlead.node.watch import MachineWatch
@@ -80,6 +81,7 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     tuning: TuningMemory | None = None
     traffic: TrafficUsage | None = None
     shaping: ShapingUsage | None = None
+    hardware: dict[str, str] = {}
 
 
 def report_of(
@@ -107,7 +109,13 @@ def report_of(
         _tuning(watch),
         next((each for each in found if isinstance(each, TrafficUsage)), None),
         next((each for each in found if isinstance(each, ShapingUsage)), None),
+        _hardware(watch),
     )
+
+
+def _hardware(watch: MachineWatch) -> dict[str, str]:
+    found = watch.memory(hardware.SOURCE)
+    return found.values if isinstance(found, HardwareMemory) else {}
 
 
 def _tuning(watch: MachineWatch) -> TuningMemory | None:

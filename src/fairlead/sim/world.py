@@ -229,7 +229,7 @@ class World:
             self.topology, self.strict, self.own_nodes, self.maintenance, self.job_checker,
             self.arrays, self.volumes, self.devices,
             *([self.agents, self.health] if options.health.enabled else []),
-            *([self.node_tests] if options.health.idle_test_suite else []),
+            *([self.node_tests] if options.health.tests_idle else []),
             *([self.silent] if options.has_silent_faults else []),
             *([self.kubelets] if options.silence.enabled else []),
         ]  # fmt: skip

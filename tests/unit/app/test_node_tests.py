@@ -12,6 +12,7 @@ from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.app.test_health import HealthWorld
 
 from fairlead.api import names
+from fairlead.api.cluster.fleet import RemovalCause
 from fairlead.api.cluster.machine_result import (
     MachineFinding,
     MachineOutcome,
@@ -26,6 +27,7 @@ from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import NODE_POOLS, NODE_TESTS, NODES, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.rails.ledger import Budgets, CauseBudget, Shares
 from fairlead.decide.rails.sight import SightLimits
 from fairlead.embedded.virtual.hardware import Hardware, Quality
 from fairlead.embedded.virtual.profile import HardwareSpec
@@ -38,6 +40,7 @@ GATE = HealthPolicy(
 )  # fmt: skip
 GATED = CloudRates(preflight=True)
 NAMES = [f"h100-{i:06}" for i in range(1, 5)]
+NAMES_8 = [f"h100-{i:06}" for i in range(1, 9)]
 HALF = {"corrupt": {"corrupt": 0.3}, "hanging": {"hanging": 0.3}, "flaky": {"flaky": 0.3}}
 
 
@@ -386,6 +389,118 @@ def test_a_node_that_was_repaired_passes_the_same_gate() -> None:
             await fleet.until(back, 900)
             tests = await history_of(fleet, name)
             assert [each.status.outcome for each in tests] == [MachineOutcome.PASSED] * 2
+
+    run(main())
+
+
+def test_a_returned_node_is_tested_for_the_kind_of_fault_that_it_had() -> None:
+    async def main() -> None:
+        async with FleetWorld.running(GATED, health=GATE) as fleet:
+            await fleet.pool(hold=2, disruption={})
+            await asyncio.sleep(900)
+            world = HealthWorld(fleet)
+            name = (await fleet.nodes())[0].metadata.name
+            await world.tell(name, world.fault(check="memory-ecc", component="mc0"))
+            await asyncio.sleep(60)
+            await world.tell(name, boot="boot-2")
+
+            async def back() -> bool:
+                return await world.state(name) is NodeState.READY
+
+            await fleet.until(back, 1800)
+            first, second = await history_of(fleet, name)
+            assert (first.spec.retests, second.spec.retests) == ((), ("memory",))
+            assert second.status.outcome is MachineOutcome.PASSED
+            assert fleet.crashes() == []
+
+    run(main())
+
+
+DRIVER = "nvidia.com/cuda.driver-version.full"
+
+
+async def upgrade(fleet: FleetWorld, version: str, *nodes: str) -> None:
+    """Let nodes say that they have another driver."""
+    for name in nodes:
+        await fleet.client.patch(NODES, name, {"metadata": {"labels": {DRIVER: version}}})
+
+
+def test_nodes_with_another_driver_pass_the_gate_again_within_the_budget_and_without_harm() -> None:
+    async def main() -> None:
+        all_ = Shares(1.0, 1.0, 1.0)
+        wide = dict.fromkeys(RemovalCause, CauseBudget(all_, all_, None))
+        slow = replace(
+            GATE, cosmetic_drain_seconds=86_400, budgets=Budgets(wide, ceiling_share=1.0)
+        )
+        async with FleetWorld.running(GATED, health=slow) as fleet:
+            await fleet.pool(hold=8, max=8, disruption={"nodesAtOnceMax": 2})
+            names_ = sorted(NAMES_8)
+
+            async def joined() -> bool:
+                await upgrade(fleet, "550", *[n.metadata.name for n in await fleet.nodes()])
+                nodes = await fleet.nodes()
+                return len(nodes) == 8 and not any(map(is_closed, nodes))
+
+            await fleet.until(joined, 1200)
+            await fleet.submit("train", gpus=8, count=1, seconds=7200)
+            await asyncio.sleep(120)
+            (used,) = nodes_of((await fleet.job("train")).status.placement)
+            world = HealthWorld(fleet)
+            await upgrade(fleet, "560", *names_)
+            seen, most = set[str](), 0
+
+            async def tested() -> bool:
+                nonlocal most
+                states = {name: await world.state(name) for name in names_}
+                out = {name for name, state in states.items() if state is not NodeState.READY}
+                seen.update(out)
+                most = max(most, len(out))
+                counts = [len(await history_of(fleet, name)) for name in names_ if name != used]
+                return min(counts) == 2 and not out - {used}
+
+            await fleet.until(tested, 6 * 3600)
+            assert 1 <= most <= 2, "never more than the budget says"
+            job = await fleet.job("train")
+            assert (job.status.state, len(job.status.attempts)) == ("Running", 1), "it runs on"
+            for name in names_:
+                if name != used:
+                    assert (await history_of(fleet, name))[-1].status.hardware["driver"] == "560"
+
+            async def all_tested() -> bool:
+                last = (await history_of(fleet, used))[-1].status
+                return last.hardware.get("driver") == "560" and (
+                    await world.state(used) is NodeState.READY
+                )
+
+            await fleet.until(all_tested, 4 * 3600)
+            assert (await fleet.job("train")).status.state == "Succeeded"
+            said = {each.action for each in await fleet.decisions()}
+            assert "Validating" in said
+            assert fleet.crashes() == []
+
+    run(main())
+
+
+def test_a_change_of_which_the_rule_is_in_shadow_takes_no_node_and_is_said_once() -> None:
+    async def main() -> None:
+        shadow = replace(GATE, act_on=("node-test",))
+        async with FleetWorld.running(GATED, health=shadow) as fleet:
+            await fleet.pool(hold=1, disruption={})
+            await asyncio.sleep(30)
+            (name,) = NAMES[:1]
+
+            async def joined() -> bool:
+                nodes = await fleet.nodes()
+                await upgrade(fleet, "550", *[n.metadata.name for n in nodes])
+                return bool(nodes) and not any(map(is_closed, nodes))
+
+            await fleet.until(joined, 1200)
+            await upgrade(fleet, "560", name)
+            await asyncio.sleep(900)
+            assert state_of(await node_of(fleet, name)) is NodeState.READY
+            assert len(await history_of(fleet, name)) == 1
+            would = [e for e in await fleet.decisions() if e.action == "WouldCordon"]
+            assert [each.reason for each in would] == ["node-changed"]
 
     run(main())
 

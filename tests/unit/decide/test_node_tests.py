@@ -17,8 +17,15 @@ from fairlead.api.cluster.machine_result import (
     SuiteResult,
     encode_result,
 )
-from fairlead.api.cluster.node_report import Action
-from fairlead.api.cluster.node_suites import Better, FigureKind, suites
+from fairlead.api.cluster.node_report import Action, NodeReport, NodeReportStatus
+from fairlead.api.cluster.node_suites import (
+    Better,
+    FigureKind,
+    machine_tests,
+    proofs_of,
+    suite_of,
+    suites,
+)
 from fairlead.api.cluster.node_test import (
     NodeTest,
     NodeTestCause,
@@ -37,7 +44,8 @@ from fairlead.api.kubernetes.core import (
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
-from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.changes import change_of, hardware_of
+from fairlead.decide.health.policy import HealthPolicy, SuiteRule
 from fairlead.decide.health.testing import (
     BeginTest,
     CreateTest,
@@ -50,6 +58,9 @@ from fairlead.decide.health.testing import (
     wanted_test,
 )
 from fairlead.model.health.judgement import Peers, fleet_limit, judged, shape_of
+from fairlead.node.host import Host
+from fairlead.node.registry import SOURCES
+from fairlead.node.settings import AgentSettings
 from fairlead.testing.builders import EPOCH, make_node
 
 HIGHER = FigureKind("copyBytesPerSecond", "B/s", Better.HIGHER)
@@ -211,10 +222,152 @@ def test_a_node_at_the_gate_gets_one_test_and_passes_by_one_of_this_boot_and_tim
         assert wanted_test(of, tests, "quick", since) == CreateTest(of, "quick", 2)
 
 
-def test_a_few_tests_of_each_node_are_kept() -> None:
+def test_a_few_tests_of_each_node_are_kept_and_the_latest_that_passed_its_gate() -> None:
     tests = [a_test(MachineOutcome.PASSED, number=i) for i in range(1, 7)]
     assert [each.spec.number for each in outdated(tests)] == [3, 2, 1]
+    assert [each.spec.number for each in outdated(tests, "quick")] == [3, 2, 1]
+    gate = [a_test(MachineOutcome.PASSED, number=i, suite="full") for i in (1, 2)]
+    assert [each.spec.number for each in outdated([*gate, *tests[2:]], "full")] == [3, 1]
     assert outdated([a_test(number=i) for i in range(9)]) == [], "open ones stay"
+
+
+# Which suite
+
+
+@pytest.mark.parametrize(
+    ("labels", "of_pool", "gate", "idle"),
+    [
+        ({}, "", "quick", "quick"),
+        ({"type": "p5.48xlarge"}, "", "full", "quick"),
+        ({"type": "p5.48xlarge", "gpu": "H100-80GB"}, "", "full", "full"),
+        ({"type": "p5e.48xlarge", "gpu": "H100-80GB"}, "", "burn-in", "full"),
+        ({"type": "p5.48xlarge"}, "quick", "quick", "quick"),
+    ],
+)
+def test_the_first_rule_of_a_shape_that_names_a_suite_counts_after_the_pool(
+    labels: dict[str, str], of_pool: str, gate: str, idle: str
+) -> None:
+    policy = HealthPolicy(
+        test_suite="quick", idle_test_suite="quick",
+        test_suites=(
+            SuiteRule({"type": "p5.*"}, test_suite="full"),
+            SuiteRule({"gpu": "H100*"}, idle_test_suite="full"),
+            SuiteRule({"gpu": "H100*", "type": "*"}, "burn-in", "burn-in"),
+        ),
+    )  # fmt: skip
+    assert (policy.gate_suite(labels, of_pool), policy.idle_suite(labels)) == (gate, idle)
+    only = HealthPolicy(test_suites=(SuiteRule({"gpu": "*"}, idle_test_suite="quick"),))
+    assert (only.gate_suite({"gpu": "x"}), only.tests_idle, HealthPolicy().tests_idle) == (
+        "", True, False,
+    )  # fmt: skip
+
+
+# Another machine
+
+
+def machine(kernel: str = "6.8", board: str = "b1", **labels: str) -> Node:
+    made = node()
+    info = replace(made.status.node_info, kernel_version=kernel, system_uuid=board)
+    return replace(
+        made, metadata=replace(made.metadata, labels=labels),
+        status=replace(made.status, node_info=info),
+    )  # fmt: skip
+
+
+DRIVER = "nvidia.com/cuda.driver-version.full"
+
+
+def passed_on(of: Node, report: NodeReport | None = None, *, suite: str = "quick") -> NodeTest:
+    test = a_test(MachineOutcome.PASSED, suite=suite)
+    return replace(test, status=replace(test.status, hardware=hardware_of(of, report)))
+
+
+def said(of: Node, **hardware: str) -> NodeReport:
+    return NodeReport(status=NodeReportStatus(node_uid=of.metadata.uid, hardware=hardware))
+
+
+@pytest.mark.parametrize(
+    ("now", "report", "changed"),
+    [
+        (machine(**{DRIVER: "550"}), {"gpus": "8 aa"}, ""),
+        (machine(kernel="6.9", **{DRIVER: "550"}), {"gpus": "8 aa"}, "kernel"),
+        (machine(board="b2", **{DRIVER: "560"}), {"gpus": "8 aa"}, "board, driver"),
+        (machine(**{DRIVER: "550"}), {"gpus": "8 ab"}, "gpus"),
+        (machine(**{DRIVER: "550"}), {"gpus": "8 aa", "firmware": "2"}, ""),  # not known before
+        (machine(), None, ""),  # neither the label nor the agent says anything now
+        (machine(kernel=""), {}, ""),
+    ],
+)
+def test_a_node_that_is_another_machine_than_the_one_that_passed_has_changed(
+    now: Node, report: dict[str, str] | None, changed: str
+) -> None:
+    before = machine(**{DRIVER: "550"})
+    tests = [passed_on(before, said(before, gpus="8 aa"))]
+    found = change_of(now, None if report is None else said(now, **report), tests, "quick")
+    assert (found.component if found else "") == changed
+    assert change_of(now, None, tests, "full") is None, "it never passed that suite"
+    assert change_of(machine(kernel="7"), None, [a_test(MachineOutcome.PASSED)], "quick") is None, (
+        "a test of an earlier version says nothing of the machine"
+    )
+
+
+def test_a_report_of_another_node_of_the_name_says_nothing_of_its_machine() -> None:
+    of = machine()
+    other = NodeReport(status=NodeReportStatus(node_uid="another", hardware={"gpus": "1 x"}))
+    assert "gpus" not in hardware_of(of, other)
+    assert hardware_of(of, said(of, gpus="1 x"))["gpus"] == "1 x"
+
+
+# Tests of what a node had
+
+
+def test_what_a_node_had_is_tested_as_the_longest_suite_has_it() -> None:
+    quick, full = suites()["quick"], suites()["full"]
+    again = suite_of("quick", ("memory",))
+    assert again is not None
+    kinds = {each.name: each for each in again.kinds()}
+    usual = {each.name: each for each in quick.kinds()}
+    longest = {each.name: each for each in full.kinds()}
+    assert kinds["memory"] == longest["memory"] != usual["memory"]
+    assert kinds["cpu"] == usual["cpu"]
+    assert again.seconds == quick.seconds + longest["memory"].timeout_seconds
+    assert suite_of("quick") is quick
+    assert suite_of("none such", ("memory",)) is None
+    burn_in = suite_of("burn-in", ("memory",))
+    assert burn_in == suites()["burn-in"], "it is longer than the full one anyway"
+
+
+def test_tests_are_found_by_the_kind_of_a_fault() -> None:
+    assert proofs_of("memory-ecc", "mc0") == ("memory",)
+    assert proofs_of("node-test", "disk") == ("disk",)
+    assert proofs_of("node-test", "suite quick") == ()
+    assert proofs_of("own-check", "fan") == ()
+    assert set(proofs_of("gpu-xid", "0000:3b:00")) >= {"gpu-matmul", "gpu-memory"}
+    known = {check for made in SOURCES.values() if (source := made(Host(), AgentSettings()))
+             for check in source.checks}  # fmt: skip
+    assert {each for kind in machine_tests().values() for each in kind.proves} <= known
+
+
+def test_a_returned_node_passes_with_the_tests_of_its_faults_only() -> None:
+    plain = a_test(MachineOutcome.PASSED)
+    proved = replace(plain, spec=replace(plain.spec, retests=("disk", "memory")))
+    asked: Any = {"retests": ("memory",)}
+    assert not has_passed(node(), [plain], "quick", START, **asked)
+    assert has_passed(node(), [proved], "quick", START, **asked)
+    assert wanted_test(node(), [plain], "quick", START, **asked) == CreateTest(
+        node(), "quick", 2, retests=("memory",)
+    )
+    failed = replace(a_test(MachineOutcome.FAILED), spec=proved.spec)
+    shorter = a_test(MachineOutcome.PASSED, number=2)
+    assert fault_of(node(), [failed, shorter]) is not None, "it ran less than what failed"
+    longer = replace(shorter, spec=replace(proved.spec, number=2))
+    assert fault_of(node(), [failed, longer]) is None
+
+
+def test_what_ran_longer_than_usual_is_compared_with_no_other_node() -> None:
+    slow = SuiteResult("quick", (memory(1.0),))
+    assert judged(slow, peers(*[100.0] * 8))[0].outcome is MachineOutcome.FAILED
+    assert judged(slow, peers(*[100.0] * 8), apart=("memory",))[0].outcome is MachineOutcome.PASSED
 
 
 # A test that is open

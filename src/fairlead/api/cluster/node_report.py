@@ -295,6 +295,10 @@ class NodeReportStatus(Wire, frozen=True):
         str, doc("The machine by its hardware, whatever its name; empty: not known.",
                  maxLength=ID_MAX),
     ] = ""  # fmt: skip
+    hardware: Annotated[
+        dict[str, Annotated[str, doc(maxLength=VALUE_MAX)]],
+        doc("Firmware, drivers and GPUs of the machine, by name.", maxProperties=FACTS_MAX),
+    ] = {}
     critical: Annotated[int, doc("Critical faults.", ge=0, maximum=INT32_MAX)] = 0
     warning: Annotated[int, doc("Warnings.", ge=0, maximum=INT32_MAX)] = 0
     faults: Annotated[

@@ -6,7 +6,7 @@ The programs read their options here, and the judge directions and floors of the
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from importlib import resources
@@ -18,6 +18,9 @@ from fairlead.api.cluster.machine_result import MachineOutcome
 from fairlead.api.cluster.node_report import Action
 
 Option: TypeAlias = int | float | str | list[str]
+#: The check of faults that tests find; the component is the test.
+TESTED = "node-test"
+_THOROUGH = "full"
 _TIMEOUT = "timeout_seconds"
 
 
@@ -46,6 +49,7 @@ class MachineTest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     late: MachineOutcome
     timeout_seconds: float
     options: dict[str, Option] = {}
+    proves: tuple[str, ...] = ()
     figure: tuple[FigureKind, ...] = ()
 
     def kind_of(self, figure: str) -> FigureKind:
@@ -97,6 +101,33 @@ def machine_tests() -> Mapping[str, MachineTest]:
 def suites() -> Mapping[str, Suite]:
     """Return every suite by name."""
     return {each.name: each for each in _file().suite}
+
+
+def suite_of(name: str, retests: Collection[str] = ()) -> Suite | None:
+    """Return a suite with tests for faults that a node had; None: there is no such suite.
+
+    They run as the suite `full` has them where that is the longer one, also where the suite itself
+    has none of the name, and have their own time beyond it.
+    """
+    suite, thorough = suites().get(name), suites()[_THOROUGH]
+    if suite is None or not retests:
+        return suite
+    is_longer = suite.seconds < thorough.seconds
+    source = thorough if is_longer else suite
+    kinds = [each for each in source.kinds() if each.name in retests]
+    more = tuple(each.name for each in kinds if each.name not in suite.tests)
+    own = {each.name: source.options.get(each.name, {}) for each in kinds}
+    seconds = suite.seconds + sum(each.timeout_seconds for each in kinds if is_longer)
+    return msgspec.structs.replace(
+        suite, seconds=seconds, tests=(*suite.tests, *more), options={**suite.options, **own}
+    )
+
+
+def proofs_of(check: str, component: str) -> tuple[str, ...]:
+    """Return the tests that would find a fault of a check again; of a test, itself."""
+    if check == TESTED:
+        return (component,) if component in machine_tests() else ()
+    return tuple(each.name for each in machine_tests().values() if check in each.proves)
 
 
 def gang_suite() -> Suite:

@@ -17,7 +17,7 @@ from fairlead.api.cluster.machine_result import (
     MachineFinding,
     MachineOutcome,
 )
-from fairlead.api.cluster.node_report import ID_MAX, WHY_MAX
+from fairlead.api.cluster.node_report import FACTS_MAX, ID_MAX, WHY_MAX
 from fairlead.api.meta import Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import INT32_MAX, Name, doc
 
@@ -52,6 +52,11 @@ class NodeTestSpec(Wire, frozen=True):
     number: Annotated[
         int, doc("Counts the tests of a node; the latest has the highest.", ge=0, maximum=INT32_MAX)
     ] = 0
+    retests: Annotated[
+        tuple[Annotated[str, doc(maxLength=TEST_MAX)], ...],
+        doc("Tests that run as the suite full has them: those of faults that the node had.",
+            maxItems=MEASURED_MAX),
+    ] = ()  # fmt: skip
 
 
 class NodeTestStatus(Wire, frozen=True):
@@ -76,6 +81,11 @@ class NodeTestStatus(Wire, frozen=True):
         doc("Its accelerators.", maxItems=DEVICES_MAX),
     ] = ()
     versions: Annotated[dict[str, str], doc("Versions of kernel, driver and libraries.")] = {}
+    hardware: Annotated[
+        dict[str, str],
+        doc("What told the machine from another one: kernel, board, driver, firmware, GPUs.",
+            maxProperties=FACTS_MAX),
+    ] = {}  # fmt: skip
     measured: Annotated[
         tuple[MachineFinding, ...], doc("What each test found.", maxItems=MEASURED_MAX)
     ] = ()

@@ -307,6 +307,8 @@ def clear(
 @click.option("--suite", metavar="NAME", default="quick", show_default=True,
               help="Name of the suite: quick, full or burn-in.")  # fmt: skip
 @click.option("--only", metavar="TEST", multiple=True, help="Only this test; may be repeated.")
+@click.option("--retest", "retests", metavar="TEST", multiple=True,
+              help="Run this test as the suite full has it; may be repeated.")  # fmt: skip
 @click.option("--directory", metavar="DIR", default="",
               help="The disk test writes there; without it there is none.")  # fmt: skip
 @click.option("--set", "given", metavar="TEST.OPTION=VALUE", multiple=True,
@@ -319,6 +321,7 @@ def test(
     *,
     suite: str,
     only: tuple[str, ...],
+    retests: tuple[str, ...],
     given: tuple[str, ...],
     directory: str,
     result: str,
@@ -329,21 +332,23 @@ def test(
     node test does that.
     """
     from fairlead.api.cluster.machine_result import MachineOutcome, encode_result, worst_outcome
-    from fairlead.api.cluster.node_suites import suites
+    from fairlead.api.cluster.node_suites import machine_tests, suite_of, suites
     from fairlead.app.signals import exit_on_terminate
     from fairlead.cli.formats.options_of_tests import options_of
     from fairlead.node.machine_tests.runner import LOCK, AlreadyRunning, UnknownTest, run_suite
 
-    known = suites()
-    if suite not in known:
+    chosen = suite_of(suite, retests)
+    if chosen is None:
         raise fail(Code.BAD_VALUE, f"--suite: there is no suite '{suite}'",
-                   help=(f"there are {', '.join(known)}",))  # fmt: skip
+                   help=(f"there are {', '.join(suites())}",))  # fmt: skip
+    for name in retests:
+        check_choice(name, tuple(machine_tests()), "--retest")
     if directory:
         given = (f"disk.directory={directory}", *given)
     exit_on_terminate()
     try:
         found = run_suite(
-            known[suite], only=only, options=options_of(known[suite], given),
+            chosen, only=only, options=options_of(chosen, given),
             began=lambda name: common_.note(f"{name} ..."),
         )  # fmt: skip
     except UnknownTest as error:

@@ -12,7 +12,7 @@ from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration, plural
-from fairlead.model.health.judgement import Peers, fleet_limit, is_beyond
+from fairlead.model.health.judgement import Peers, comparable, fleet_limit, is_beyond
 
 MEASURED_COLUMNS = (
     Column("TEST"),
@@ -114,7 +114,7 @@ def _peers(test: NodeTest, others: Iterable[NodeTest]) -> Peers:
         ),
         key=lambda each: each.spec.number,
     )  # fmt: skip
-    return Peers({each.spec.node: each.status.measured for each in alike})
+    return Peers({each.spec.node: comparable(each) for each in alike})
 
 
 def _compared_cells(test: str, figure: Figure, peers: Peers) -> tuple[str, str, str, str, str, str]:
@@ -165,7 +165,7 @@ def fleet_rows(tests: Iterable[NodeTest]) -> list[Row]:
     for each in sorted(tests, key=lambda each: each.spec.number):
         if each.status.measured:
             alike = latest.setdefault((each.status.shape, each.spec.suite), {})
-            alike[each.spec.node] = each.status.measured
+            alike[each.spec.node] = comparable(each)
     rows: list[Row] = []
     for (shape, suite), nodes in sorted(latest.items()):
         for test in machine_tests().values():

@@ -153,8 +153,9 @@ class _Cycle:
         view = self.view
         for name, node in sorted(view.nodes.items()):
             need = need_of(
-                node.node, node.report, self.policy, view.now, acting=True, tests=node.tests
-            )
+                node.node, node.report, self.policy, view.now, acting=True, tests=node.tests,
+                change=node.change,
+            )  # fmt: skip
             if need is not None:
                 self.needs[name] = need
         findings = self._look()
@@ -183,7 +184,7 @@ class _Cycle:
         if bool(late) is not memory.is_late:
             memory.is_late = bool(late)
             self.actions.append(Note(None, said_overdue(late, view.instant, view.now)))
-        if is_clear and policy.idle_test_suite:
+        if is_clear and policy.tests_idle:
             open_count = sum(
                 test.is_open and test.spec.cause is NodeTestCause.IDLE
                 for node in view.nodes.values() for test in node.tests
@@ -309,8 +310,10 @@ class _Cycle:
         meta = node.node.metadata
         since = self.memory.suspects[meta.uid]
         pool = meta.labels.get(POOL, "")
+        is_idle = need.is_test and not node.is_used  # it is missed for the time of a test
+        cause = RemovalCause.IDLE if is_idle else RemovalCause.REPAIR
         return Removal(
-            Charge(pool, meta.labels.get(ZONE, ""), RemovalCause.REPAIR),
+            Charge(pool, meta.labels.get(ZONE, ""), cause),
             meta.uid, pool, node.name, meta.uid,
             marked_loops=int(self.view.instant - since >= self.policy.confirm_seconds),
             order=-need.worst.severity.rank, why=need.words,
@@ -384,11 +387,12 @@ class _Cycle:
     def _shadowed(self) -> Iterator[tuple[NodeView, Need]]:
         count = 0
         for name, node in sorted(self.view.nodes.items()):
-            if name in self.needs or not (node.report or node.tests):
+            if name in self.needs or not (node.report or node.tests or node.change):
                 continue
             need = need_of(
-                node.node, node.report, self.policy, self.view.now, acting=False, tests=node.tests
-            )
+                node.node, node.report, self.policy, self.view.now, acting=False, tests=node.tests,
+                change=node.change,
+            )  # fmt: skip
             if need is not None and count < _NOTES_MAX:
                 count += 1
                 yield node, need

@@ -84,17 +84,20 @@ def _steps(node: NodeView, bench: Bench, *, is_needed: bool) -> Iterator[TestAct
         if step is not None:
             yield step
         return
-    for test in outdated(tests):
+    for test in outdated(tests, node.suite):
         yield DeleteTest(test)
     since = _gate_since(node)
     if since is None or is_needed:
         return
-    if is_gated(node.node) and has_passed(node.node, tests, node.suite, since):
+    retests = node.retests
+    if is_gated(node.node) and has_passed(node.node, tests, node.suite, since, retests=retests):
         said = f"{node.name}: it has passed the suite {node.suite}"
         facts: dict[str, int | float | str | bool] = {"node": node.name, "suite": node.suite}
         decided = PoolDecision(format_time(bench.now), "Passed", "Gate", said, facts)
         yield LiftTaint(node.node, (decided,))
-    elif (wanted := wanted_test(node.node, tests, node.suite, since)) is not None:
+        return
+    wanted = wanted_test(node.node, tests, node.suite, since, retests=retests)
+    if wanted is not None:
         yield wanted
 
 
@@ -107,7 +110,7 @@ def _step(test: NodeTest, pod: Pod | None, node: NodeView, bench: Bench) -> Test
         return step_aside(test, pod, now=bench.now)
     return next_step(
         test, pod, node.node, bench.policy, now=bench.now, peers=bench.peers,
-        is_used=node.is_used, idle_seconds=node.idle_seconds,
+        is_used=node.is_used, idle_seconds=node.idle_seconds, report=node.report,
     )  # fmt: skip
 
 

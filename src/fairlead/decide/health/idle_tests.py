@@ -30,7 +30,8 @@ def idle_tests(
         return
     for each in nsmallest(room, due, key=attrgetter("order")):
         number = each.past.number + 1
-        yield CreateTest(each.node, policy.idle_test_suite, number, NodeTestCause.IDLE)
+        suite = policy.idle_suite(each.node.metadata.labels)
+        yield CreateTest(each.node, suite, number, NodeTestCause.IDLE)
 
 
 def overdue(due: Collection[DueNode], instant: float) -> list[DueNode]:

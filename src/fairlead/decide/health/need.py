@@ -18,10 +18,12 @@ from fairlead.api.cluster.node_report import (
     Severity,
     SourceState,
 )
+from fairlead.api.cluster.node_suites import proofs_of
 from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import REPAIRED
 from fairlead.api.values.times import parse_time
+from fairlead.decide.health.changes import CHANGED
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.testing import fault_of
 
@@ -57,6 +59,13 @@ class Need:
     deadline: float
     components: tuple[str, ...]
     count: int = 1
+    #: Tests that would find these faults again.
+    retests: tuple[str, ...] = ()
+
+    @property
+    def is_test(self) -> bool:
+        """True where nothing is wrong, and the node is only to be tested again."""
+        return self.worst.check == CHANGED
 
     @property
     def words(self) -> str:
@@ -87,14 +96,19 @@ def open_faults(
 
 def need_of(
     node: Node, report: NodeReport | None, policy: HealthPolicy, now: float, *, acting: bool,
-    tests: Sequence[NodeTest] = (),
+    tests: Sequence[NodeTest] = (), change: ReportedFault | None = None,
 ) -> Need | None:  # fmt: skip
-    """Return what the faults of rules that act ask for, or those of the others; None: nothing."""
+    """Return what the faults of rules that act ask for, or those of the others; None: nothing.
+
+    `change`: the machine is another one than the one that was tested.
+    """
     found = [
         (fault, urgency)
         for fault in open_faults(node, report, tests)
         if policy.acts_on(fault.check) is acting and (urgency := urgency_of(fault)) is not None
     ]
+    if change is not None and policy.acts_on(change.check) is acting:
+        found.append((change, Urgency.COSMETIC))
     if not found:
         return None
     created = instant_of(node.metadata.creation_timestamp, float("-inf"))
@@ -109,7 +123,8 @@ def need_of(
         for fault, urgency in found
     )
     components = tuple(sorted({fault.component for fault, _ in found}))
-    return Need(worst, action, deadline, components, len(found))
+    retests = {name for fault, _ in found for name in proofs_of(fault.check, fault.component)}
+    return Need(worst, action, deadline, components, len(found), tuple(sorted(retests)))
 
 
 def is_proven(node: Node, report: NodeReport | None, policy: HealthPolicy, now: float) -> bool:

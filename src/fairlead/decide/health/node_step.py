@@ -13,14 +13,15 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fairlead.api.cluster.node_report import Action, AgentAnswer, NodeReport
+from fairlead.api.cluster.node_report import Action, AgentAnswer, NodeReport, ReportedFault
 from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
 from fairlead.api.values.times import format_time, parse_time
+from fairlead.decide.health.changes import change_of
 from fairlead.decide.health.need import Need, instant_of, is_proven, need_of
 from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
-from fairlead.decide.health.testing import has_passed
+from fairlead.decide.health.testing import has_passed, is_gated
 from fairlead.model.health.node_record import (
     REASON_MAX,
     TRIES_MAX,
@@ -38,6 +39,8 @@ _STATES = {
     Action.REPLACE: NodeState.REPLACING,
     Action.ASK_PERSON: NodeState.ASKING,
 }
+#: A node in these still runs what it ran.
+_EMPTIED = (NodeState.CORDONED, NodeState.DRAINING)
 _LADDER = (Action.RESET_GPU, Action.REBOOT, Action.REPLACE, Action.ASK_PERSON)
 
 
@@ -70,6 +73,24 @@ class NodeView:
         """True while it has the taint or the drain of a node that is out."""
         has_taint = any(taint.key == TAINT_UNHEALTHY for taint in self.node.spec.taints)
         return has_taint or HEALTH_DRAIN in self.node.metadata.annotations
+
+    @property
+    def change(self) -> ReportedFault | None:
+        """That its machine is another one than the one that was tested; None: it is not.
+
+        One at the gate, and one that is emptied no more, is tested anyway.
+        """
+        record = self.record
+        is_emptied = record is not None and record.state in _EMPTIED
+        if is_gated(self.node) or (record is not None and record.is_out and not is_emptied):
+            return None
+        return change_of(self.node, self.report, self.tests, self.suite) if self.suite else None
+
+    @property
+    def retests(self) -> tuple[str, ...]:
+        """The tests of faults that it had, while it is out."""
+        record = self.record
+        return record.retests if record is not None and record.is_out else ()
 
     @property
     def boot_id(self) -> str:
@@ -109,7 +130,7 @@ def taken_out(view: NodeView, need: Need, policy: HealthPolicy, now: float) -> N
     session = before.session + 1 if before is not None else 1
     record = NodeRecord(
         NodeState.CORDONED, format_time(now), need.words[:REASON_MAX], session=session,
-        drain=window_text(now, max(now, need.deadline)), tries=tries,
+        drain=window_text(now, max(now, need.deadline)), tries=tries, retests=need.retests,
     )  # fmt: skip
     return _emptying(_Now(view, need, policy, now), record)
 
@@ -131,19 +152,27 @@ def next_record(view: NodeView, policy: HealthPolicy, now: float) -> NodeRecord 
     """
     record = view.record
     assert record is not None
-    need = need_of(view.node, view.report, policy, now, acting=True, tests=view.tests)
+    need = need_of(
+        view.node, view.report, policy, now, acting=True, tests=view.tests, change=view.change
+    )
     at = _Now(view, need, policy, now)
     if need is not None:
-        record = _tightened(record, need, now)
+        record = _tightened(_with_retests(record, need), need, now)
     if record.state is NodeState.VALIDATING:
         return _validated(at, record)
     if need is None:
         return _healed(at, record)
-    if record.state in (NodeState.CORDONED, NodeState.DRAINING):
-        return _drained(at, record)
+    if record.state in _EMPTIED:
+        return _to_test(at, record) if need.is_test and not view.is_used else _drained(at, record)
     if record.state is NodeState.ASKING:
         return record
     return _acted(at, record)
+
+
+def _with_retests(record: NodeRecord, need: Need) -> NodeRecord:
+    """Return the record with the tests of what was found meanwhile."""
+    known = tuple(sorted({*record.retests, *need.retests}))
+    return record if known == record.retests else replace(record, retests=known)
 
 
 def _tightened(record: NodeRecord, need: Need, now: float) -> NodeRecord:
@@ -168,6 +197,13 @@ def _healed(at: _Now, record: NodeRecord) -> NodeRecord:
         record, NodeState.VALIDATING, f"the faults have ended ({record.reason})",
         at.policy.validate_seconds_max,
     )  # fmt: skip
+
+
+def _to_test(at: _Now, record: NodeRecord) -> NodeRecord:
+    """A node on which nothing is wrong, and nothing runs: it passes its suite again."""
+    assert at.need is not None
+    reason = f"it is tested again: {at.need.worst.evidence}"
+    return at.enter(record, NodeState.VALIDATING, reason, at.policy.validate_seconds_max)
 
 
 def _drained(at: _Now, record: NodeRecord) -> NodeRecord:
@@ -311,7 +347,9 @@ def _is_proven(at: _Now, since: float) -> bool:
     if not view.suite:
         return is_seen
     has_agent = view.report is not None
-    return (is_seen or not has_agent) and has_passed(view.node, view.tests, view.suite, since)
+    return (is_seen or not has_agent) and has_passed(
+        view.node, view.tests, view.suite, since, retests=view.retests
+    )
 
 
 def _recent(node: Node, record: NodeRecord, now: float) -> tuple[Try, ...]:

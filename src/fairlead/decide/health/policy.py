@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from fairlead.decide.rails.ledger import Budgets
 from fairlead.decide.rails.sight import SightLimits
@@ -11,6 +13,22 @@ from fairlead.decide.rails.sight import SightLimits
 EVERY_CHECK = "*"
 #: Tries are remembered for so long.
 TRIES_SECONDS = 7 * 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteRule:
+    """The suites of nodes that have all of these labels; a value may have * and ?. "": no word."""
+
+    labels: Mapping[str, str]
+    test_suite: str = ""
+    idle_test_suite: str = ""
+
+    def matches(self, labels: Mapping[str, str]) -> bool:
+        """True for a node with these labels."""
+        return all(
+            key in labels and fnmatchcase(labels[key], wanted)
+            for key, wanted in self.labels.items()
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +68,9 @@ class HealthPolicy:
     #: The suite that idle nodes run; "": none. And how much of the fleet is under test at a time.
     idle_test_suite: str = ""
     idle_test_share: float = 0.005
+    #: Suites of nodes by their labels, such as the type of the instance or the product of the GPUs.
+    #: The first rule that matches and names a suite counts.
+    test_suites: tuple[SuiteRule, ...] = ()
     #: Idle for so long, and so long after its last test, a node is tested.
     idle_test_after_seconds: int = 1800
     idle_test_interval_seconds: int = 72_000
@@ -76,6 +97,24 @@ class HealthPolicy:
     def acts_on(self, check: str) -> bool:
         """True when faults of a check are acted on, and not only recorded."""
         return check in self.act_on or EVERY_CHECK in self.act_on
+
+    def gate_suite(self, labels: Mapping[str, str], of_pool: str = "") -> str:
+        """Return the suite that a node passes before it takes work; "": none.
+
+        `of_pool`: what its pool names, which counts for all nodes of the pool.
+        """
+        rules = (each.test_suite for each in self.test_suites if each.matches(labels))
+        return of_pool or next(filter(None, rules), self.test_suite)
+
+    def idle_suite(self, labels: Mapping[str, str]) -> str:
+        """Return the suite that a node runs while it is idle; "": none."""
+        rules = (each.idle_test_suite for each in self.test_suites if each.matches(labels))
+        return next(filter(None, rules), self.idle_test_suite)
+
+    @property
+    def tests_idle(self) -> bool:
+        """True when some nodes are tested while they are idle."""
+        return bool(self.idle_test_suite) or any(each.idle_test_suite for each in self.test_suites)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ of its name is deleted, whoever made it. Nothing is believed that the controller
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
@@ -20,24 +20,26 @@ from fairlead.api.cluster.machine_result import (
     decode_result,
     worst_outcome,
 )
-from fairlead.api.cluster.node_report import WHY_MAX, Action, ReportedFault, Severity
-from fairlead.api.cluster.node_suites import machine_tests, suites
+from fairlead.api.cluster.node_report import WHY_MAX, Action, NodeReport, ReportedFault, Severity
+from fairlead.api.cluster.node_suites import TESTED, machine_tests, suite_of, suites
 from fairlead.api.cluster.node_test import (
     DEVICES_MAX,
     NodeTest,
     NodeTestCause,
     NodeTestPhase,
+    NodeTestSpec,
     NodeTestStatus,
 )
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import REPAIRED, TAINT_PREFLIGHT
 from fairlead.api.values.times import format_time, parse_time
+from fairlead.decide.health.changes import hardware_of, last_passed
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.model.health.idle_nodes import NEVER, PastTests
 from fairlead.model.health.judgement import Peers, judged, shape_of
 
 #: The check of faults that tests find, as `health.actOn` names it.
-CHECK = "node-test"
+CHECK = TESTED
 #: Of each node, ended tests that are kept.
 KEPT_MAX = 3
 #: Of the name of a node in that of its test, so that the number has room.
@@ -57,6 +59,7 @@ class CreateTest:
     suite: str
     number: int
     cause: NodeTestCause = NodeTestCause.GATE
+    retests: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -116,20 +119,25 @@ def fault_of(node: Node, tests: Sequence[NodeTest]) -> ReportedFault | None:
     when a person says so. What the gate could not find out is a fault, too; what other tests could
     not is none.
     """
-    passed = set[str]()
+    passed = list[NodeTest]()
     for test in newest_first(tests):
         outcome, is_gate = test.status.outcome, test.spec.cause is NodeTestCause.GATE
         if test.is_open or outcome is None:
             continue
         if outcome is MachineOutcome.PASSED:
-            passed.add(test.spec.suite)
+            passed.append(test)
         elif (
             (outcome is MachineOutcome.FAILED or is_gate)
-            and test.spec.suite not in passed
+            and not any(_covers(each, test.spec.suite, test.spec.retests) for each in passed)
             and _still_counts(node, test)
         ):
             return _fault(test)
     return None
+
+
+def _covers(test: NodeTest, suite: str, retests: Collection[str]) -> bool:
+    """True for a test of the suite that had all of these tests as the longest suite has them."""
+    return test.spec.suite == suite and set(retests) <= set(test.spec.retests)
 
 
 def _still_counts(node: Node, test: NodeTest) -> bool:
@@ -163,10 +171,15 @@ def is_gated(node: Node) -> bool:
     return any(taint.key == TAINT_PREFLIGHT for taint in node.spec.taints)
 
 
-def has_passed(node: Node, tests: Sequence[NodeTest], suite: str, since: float) -> bool:
-    """True when the node passed the suite in this boot, by a test made at `since` or later."""
+def has_passed(
+    node: Node, tests: Sequence[NodeTest], suite: str, since: float,
+    *, retests: Collection[str] = (),
+) -> bool:  # fmt: skip
+    """True when the node passed the suite, with the tests of faults that it had, in this boot, by a
+    test made at `since` or later.
+    """
     return any(
-        test.status.outcome is MachineOutcome.PASSED and test.spec.suite == suite
+        test.status.outcome is MachineOutcome.PASSED and _covers(test, suite, retests)
         and test.status.boot_id == node.status.node_info.boot_id
         and _instant(test.metadata.creation_timestamp) >= since
         for test in tests if not test.is_open
@@ -174,16 +187,18 @@ def has_passed(node: Node, tests: Sequence[NodeTest], suite: str, since: float) 
 
 
 def wanted_test(
-    node: Node, tests: Sequence[NodeTest], suite: str, since: float
-) -> CreateTest | None:
+    node: Node, tests: Sequence[NodeTest], suite: str, since: float,
+    *, retests: tuple[str, ...] = (),
+) -> CreateTest | None:  # fmt: skip
     """Return the test that a node at the gate needs; None: it has passed, one is open, or the
     latest one found a fault that is not over.
     """
     if any(test.is_open for test in tests) or fault_of(node, tests) is not None:
         return None
-    if suite not in suites() or has_passed(node, tests, suite, since):
+    if suite not in suites() or has_passed(node, tests, suite, since, retests=retests):
         return None
-    return CreateTest(node, suite, 1 + max((each.spec.number for each in tests), default=0))
+    number = 1 + max((each.spec.number for each in tests), default=0)
+    return CreateTest(node, suite, number, retests=retests)
 
 
 # Idle nodes
@@ -251,7 +266,7 @@ class _Now:
 def next_step(
     test: NodeTest, pod: Pod | None, node: Node, policy: HealthPolicy,
     *, now: float, peers: Mapping[tuple[str, str], Peers], is_used: bool,
-    idle_seconds: float = float("inf"),
+    idle_seconds: float = float("inf"), report: NodeReport | None = None,
 ) -> TestAction | None:  # fmt: skip
     """Return what follows for an open test; None: wait.
 
@@ -259,7 +274,8 @@ def next_step(
     node that works meanwhile, or that is not known to have been idle all the time, is not compared
     with them. The devices of one that works are left to its work.
     """
-    at, status, suite = _Now(test, policy, now), test.status, suites().get(test.spec.suite)
+    at, status = _Now(test, policy, now), test.status
+    suite = suite_of(test.spec.suite, test.spec.retests)
     if suite is None:
         return at.ended(SPOKE, f"there is no suite '{test.spec.suite}'")
     if pod is not None and (not status.pod_uid or pod.metadata.uid != status.pod_uid):
@@ -287,19 +303,25 @@ def next_step(
     is_quiet = idle_seconds >= now - _instant(status.started_at)
     if test.spec.cause is NodeTestCause.GATE:
         is_quiet = True  # its taint keeps work away
-    return _result(at, pod, node, peers if is_quiet and not is_used else {})
+    hardware = hardware_of(node, report)
+    return _result(
+        at, pod, node, peers=peers if is_quiet and not is_used else {}, hardware=hardware
+    )
 
 
-def _result(at: _Now, pod: Pod, node: Node, peers: Mapping[tuple[str, str], Peers]) -> SetTest:
+def _result(
+    at: _Now, pod: Pod, node: Node, *, peers: Mapping[tuple[str, str], Peers],
+    hardware: dict[str, str],
+) -> SetTest:  # fmt: skip
     """Judge what a pod has left."""
     test = at.test
     try:
-        result = _read(pod, test.spec.suite)
+        result = _read(pod, test.spec)
     except UnreadableResult as error:
         return at.again(NO_RESULT, str(error))
     shape = shape_of(node)
     alike = peers.get((shape, test.spec.suite), Peers())
-    measured = judged(result, alike, but=node.metadata.name)
+    measured = judged(result, alike, but=node.metadata.name, apart=test.spec.retests)
     outcome = worst_outcome(measured)
     worst = max(measured, key=lambda each: each.outcome.rank)
     if outcome is MachineOutcome.ERROR and at.now < at.deadline:
@@ -310,11 +332,11 @@ def _result(at: _Now, pod: Pod, node: Node, peers: Mapping[tuple[str, str], Peer
         reason=SPOKE if outcome is MachineOutcome.ERROR else outcome.value, message=words[:WHY_MAX],
         ended_at=format_time(at.now), boot_id=node.status.node_info.boot_id, shape=shape,
         machine_id=result.machine_id, devices=result.devices[:DEVICES_MAX],
-        versions=result.versions,
+        versions=result.versions, hardware=hardware,
     ))  # fmt: skip
 
 
-def _read(pod: Pod, suite: str) -> SuiteResult:
+def _read(pod: Pod, spec: NodeTestSpec) -> SuiteResult:
     """Return what the only container of a pod left; UnreadableResult.
 
     A result lacks no test of its suite, and has no other: what was not run has not passed.
@@ -325,15 +347,19 @@ def _read(pod: Pod, suite: str) -> SuiteResult:
         why = pod.status.message or pod.status.reason or (ended.reason if ended else "")
         raise UnreadableResult(f"the pod left no result{': ' * bool(why)}{why}")
     result = decode_result(ended.message)
-    found = {each.test for each in result.measured}
-    if result.suite != suite or found != set(suites()[suite].tests):
-        raise UnreadableResult(f"the result is not one of the suite {suite}")
+    found, suite = {each.test for each in result.measured}, suite_of(spec.suite, spec.retests)
+    if suite is None or result.suite != suite.name or found != set(suite.tests):
+        raise UnreadableResult(f"the result is not one of the suite {spec.suite}")
     return result
 
 
-def outdated(tests: Sequence[NodeTest]) -> list[NodeTest]:
-    """Return the tests of a node that are not kept."""
-    return [each for each in newest_first(tests) if not each.is_open][KEPT_MAX:]
+def outdated(tests: Sequence[NodeTest], suite: str = "") -> list[NodeTest]:
+    """Return the tests of a node that are not kept.
+
+    The latest one that passed the suite of its gate is: it says which machine that was.
+    """
+    kept, ended = last_passed(tests, suite), [e for e in newest_first(tests) if not e.is_open]
+    return [each for each in ended[KEPT_MAX:] if each is not kept]
 
 
 def _instant(text: str | None) -> float:

@@ -15,6 +15,7 @@ import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 
 from msgspec.structs import replace
 
@@ -26,7 +27,7 @@ from fairlead.api.cluster.machine_result import (
     SuiteResult,
     encode_result,
 )
-from fairlead.api.cluster.node_suites import Better, MachineTest, Suite, gang_suite, suites
+from fairlead.api.cluster.node_suites import Better, MachineTest, Suite, gang_suite, suite_of
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import NODE_TEST
 from fairlead.api.values.quantity import is_gpu
@@ -59,6 +60,12 @@ class EndedTestPod:
     message: str
 
 
+def _retests(pod: Pod) -> tuple[str, ...]:
+    """Return the tests that the program of a test pod is asked for beyond its suite."""
+    words = pod.spec.containers[0].command if pod.spec.containers else ()
+    return tuple(test for flag, test in pairwise(words) if flag == "--retest")
+
+
 @dataclass(frozen=True, slots=True)
 class Hardware:
     """The machines of a fleet."""
@@ -83,7 +90,7 @@ class Hardware:
 
     def answer(self, pod: Pod, node: str) -> EndedTestPod | None:
         """Return how a test pod on a node ends; None: it never does."""
-        suite = suites().get(pod.metadata.labels[NODE_TEST])
+        suite = suite_of(pod.metadata.labels[NODE_TEST], _retests(pod))
         quality = self.quality(node)
         if quality is Quality.HANGING:
             return None

@@ -8,7 +8,7 @@ good machines can be so alike that five deviations are less than the noise of on
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from statistics import median
 
 from msgspec.structs import replace
@@ -17,6 +17,7 @@ from fairlead.api import names
 from fairlead.api.cluster.machine_result import Figure, MachineFinding, MachineOutcome, SuiteResult
 from fairlead.api.cluster.node_report import ID_MAX, WHY_MAX
 from fairlead.api.cluster.node_suites import Better, FigureKind, device_floor, machine_tests
+from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.values.quantity import CPU, QuantityError, is_gpu, resources_to_base
 
@@ -80,12 +81,18 @@ def shape_of(node: Node) -> str:
     return f"{type_}/{capacity.get(CPU, 0)}m/{gpus}"[:ID_MAX]
 
 
-def judged(result: SuiteResult, peers: Peers, *, but: str = "") -> tuple[MachineFinding, ...]:
+def judged(
+    result: SuiteResult, peers: Peers, *, but: str = "", apart: Collection[str] = ()
+) -> tuple[MachineFinding, ...]:
     """Return what was measured, with the limit of each figure; what misses one has Failed.
 
-    What the peer `but` measured does not count: it is the machine itself.
+    What the peer `but` measured does not count: it is the machine itself. Tests that are `apart`
+    ran with other options than those of the peers.
     """
-    return tuple(_judged(each, result.devices, peers, but=but) for each in result.measured)
+    return tuple(
+        _judged(each, result.devices, Peers() if each.test in apart else peers, but=but)
+        for each in result.measured
+    )
 
 
 def _judged(
@@ -108,6 +115,13 @@ def _judged(
     if misses and outcome is MachineOutcome.PASSED:
         outcome, message = MachineOutcome.FAILED, "; ".join(misses)[:WHY_MAX]
     return replace(measured, outcome=outcome, message=message, figures=tuple(figures))
+
+
+def comparable(test: NodeTest) -> tuple[MachineFinding, ...]:
+    """Return what a test found of which the options were those of its suite."""
+    if not test.spec.retests:
+        return test.status.measured
+    return tuple(each for each in test.status.measured if each.test not in test.spec.retests)
 
 
 def fleet_limit(kind: FigureKind, values: Sequence[float]) -> float | None:

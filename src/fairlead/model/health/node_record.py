@@ -99,6 +99,8 @@ class NodeRecord(Wire, frozen=True):
     drain: str = ""
     request: NodeRequest | None = None
     tries: tuple[Try, ...] = ()
+    #: Tests that would find its faults again: it passes them before it comes back.
+    retests: tuple[str, ...] = ()
 
     @property
     def is_out(self) -> bool:
