@@ -41,6 +41,8 @@ class ProgramOutcome:
     leftover: subprocess.Popen[bytes] | None = None
     #: It did not end in time.
     is_late: bool = False
+    #: All of the output that is kept.
+    text: str = ""
 
 
 def adopt_orphans() -> None:
@@ -49,9 +51,10 @@ def adopt_orphans() -> None:
 
 
 def run(
-    path: Path, timeout_seconds: float, *arguments: str, inherit: Sequence[str] = ()
-) -> ProgramOutcome:
-    """Run a program to its end; its first line of output is kept.
+    path: Path, timeout_seconds: float, *arguments: str, inherit: Sequence[str] = (),
+    output_bytes_max: int = OUTPUT_BYTES_MAX,
+) -> ProgramOutcome:  # fmt: skip
+    """Run a program to its end; its output is kept up to a bound, the first line by itself.
 
     `inherit`: variables of this process that it has beside its own few.
     """
@@ -67,7 +70,8 @@ def run(
     assert process.stdout is not None
     with process.stdout as output:
         try:
-            head, has_ended = _watch(process, output, time.monotonic() + timeout_seconds)
+            deadline = time.monotonic() + timeout_seconds
+            head, has_ended = _watch(process, output, deadline, output_bytes_max)
         finally:
             _end_group(process)
     if process.returncode is None:
@@ -78,12 +82,12 @@ def run(
     if process.returncode < 0:
         name = signal.strsignal(-process.returncode) or "unknown"
         return ProgramOutcome(None, why=f"ended by signal {-process.returncode} ({name})")
-    line = head.split(b"\n", 1)[0].decode("utf-8", "replace").strip()
-    return ProgramOutcome(process.returncode, line)
+    text = head.decode("utf-8", "replace")
+    return ProgramOutcome(process.returncode, text.partition("\n")[0].strip(), text=text)
 
 
 def _watch(
-    process: subprocess.Popen[bytes], output: IO[bytes], deadline: float
+    process: subprocess.Popen[bytes], output: IO[bytes], deadline: float, bytes_max: int
 ) -> tuple[bytes, bool]:
     """Return the start of the output, and whether the program ended before the deadline.
 
@@ -100,7 +104,7 @@ def _watch(
             ready = {number for number, _ in waiting.poll(left * 1000)}
             if output.fileno() in ready:
                 data = os.read(output.fileno(), _CHUNK_BYTES)
-                head += data[: OUTPUT_BYTES_MAX - len(head)]
+                head += data[: bytes_max - len(head)]
                 if not data:
                     waiting.unregister(output)
             elif ended in ready:

@@ -18,6 +18,7 @@ from fairlead.node.machine_tests import (
     mount,
     names,
 )
+from fairlead.node.machine_tests.installed import dcgm, nccl, nvbandwidth
 from fairlead.node.machine_tests.program import measured
 
 #: What each test measures, and the type of its options. Tests of the suites that are not here are
@@ -34,6 +35,9 @@ PROGRAMS: Mapping[str, tuple[type[msgspec.Struct], Callable[[Any], Iterable[Figu
     "gpu-copies": (gpu.CopyOptions, gpu.copies),
     "gpu-peers": (gpu.CopyOptions, gpu.peers),
     "gpu-clocks": (gpu_clocks.ClockRunOptions, gpu_clocks.clocks),
+    "gpu-dcgm": (dcgm.DcgmOptions, dcgm.measure),
+    "gpu-nvbandwidth": (nvbandwidth.BandwidthOptions, nvbandwidth.measure),
+    "gpu-nccl": (nccl.NcclOptions, nccl.measure),
 }
 
 

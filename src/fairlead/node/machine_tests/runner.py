@@ -22,10 +22,9 @@ from fairlead.api.cluster.node_report import WHY_MAX
 from fairlead.api.cluster.node_suites import MachineTest, Option, Suite
 from fairlead.node import program_run
 from fairlead.node.host import Host
+from fairlead.node.machine_tests.installed.tool import INHERITED
 from fairlead.node.machine_tests.programs import PROGRAMS
 
-#: Of the environment, what a program has beside its own: a user's NCCL_* must fail no node.
-INHERITED = ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "LD_LIBRARY_PATH")
 _DEVICES = Path("/usr/bin/nvidia-smi")
 _DEVICE_SECONDS = 30.0
 LOCK = Path(tempfile.gettempdir()) / "fairlead-machine-tests.lock"
