@@ -150,10 +150,11 @@ def pod_body(action: BeginTest, policy: HealthPolicy) -> dict[str, Any]:
     command = [*policy.test_command, "agent", "test", "--suite", test.spec.suite,
                "--result", "/dev/termination-log", "--directory", _SCRATCH]  # fmt: skip
     command += [word for each in test.spec.retests for word in ("--retest", each)]
-    options = [word for each in policy.test_options for word in ("--set", each)]
-    devices = _devices(node) if action.takes_devices else {}
     suite = suite_of(test.spec.suite, test.spec.retests)
     assert suite is not None  # one of an unknown suite has ended
+    known = (each for each in policy.test_options if each.partition(".")[0] in suite.tests)
+    options = [word for each in known for word in ("--set", each)]
+    devices = _devices(node) if action.takes_devices else {}
     seconds = suite.seconds + policy.test_start_seconds
     spec = {
         "nodeName": node.metadata.name,

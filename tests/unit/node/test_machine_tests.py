@@ -24,7 +24,7 @@ from fairlead.api.cluster.machine_result import (
 )
 from fairlead.api.cluster.node_suites import Better, MachineTest, Option, machine_tests, suites
 from fairlead.node.host import ClockState, Host
-from fairlead.node.machine_tests import clock, cpu, disk, gpu_clocks, memory, mount, names
+from fairlead.node.machine_tests import clock, cpu, disk, gpu_clocks, memory, mount, names, numa
 from fairlead.node.machine_tests.program import measured
 from fairlead.node.machine_tests.programs import PROGRAMS, run_program
 from fairlead.node.machine_tests.runner import AlreadyRunning, UnknownTest, run_suite, run_test
@@ -252,13 +252,41 @@ def test_storage_that_is_not_mounted_fails_and_what_is_mounted_takes_a_file(tmp_
     assert list(mount.MountOptions().paths) == []
 
 
+def test_the_sides_of_a_machine_are_those_with_cpus_that_may_be_used(tmp_path: Path) -> None:
+    host = Host(root=tmp_path)
+    assert numa.sides(host, {0, 1}) == [frozenset({0, 1})], "the kernel names none"
+    for name, text in (("node0", "0-3,8-9\n"), ("node1", "4-7\n"), ("node2", "\n"),
+                       ("node3", "many\n")):  # fmt: skip
+        (tmp_path / "sys/devices/system/node" / name).mkdir(parents=True)
+        (tmp_path / "sys/devices/system/node" / name / "cpulist").write_text(text)
+    (tmp_path / "sys/devices/system/node/possible").write_text("0-3")
+    assert numa.sides(host, range(8)) == [frozenset({0, 1, 2, 3}), frozenset({4, 5, 6, 7})]
+    assert numa.sides(host, {9, 4}) == [frozenset({9}), frozenset({4})]
+    assert numa.sides(host, {10}) == [frozenset({10})]
+
+
+def test_work_on_one_side_leaves_the_thread_where_it_was() -> None:
+    before = os.sched_getaffinity(0)
+    seen = list[object]()
+
+    def work() -> None:
+        with numa.on({min(before)}):
+            seen.append(os.sched_getaffinity(0))
+            raise RuntimeError("here")
+
+    with pytest.raises(RuntimeError, match="here"):
+        work()
+    assert seen == [{min(before)}]
+    assert os.sched_getaffinity(0) == before
+
+
 def test_gpus_are_tested_or_it_is_said_why_not() -> None:
-    for name in ("gpu-matmul", "gpu-memory", "gpu-copies", "gpu-peers", "gpu-clocks"):
+    for name in (each for each in machine_tests() if each.startswith("gpu-")):
         found = run(name)
         if found.outcome is MachineOutcome.SKIPPED:
             assert found.message
             assert found.figures == ()
-        else:
+        elif found.outcome is not MachineOutcome.ERROR:  # as where something uses the GPU
             assert found.outcome is MachineOutcome.PASSED
             assert values(found)
 
@@ -369,6 +397,19 @@ def test_the_worst_outcome_is_that_of_the_suite() -> None:
         of(MachineOutcome.ERROR, MachineOutcome.FAILED, MachineOutcome.PASSED)
         is MachineOutcome.FAILED
     )
+
+
+def test_all_figures_of_the_longest_suite_have_room_in_a_termination_message() -> None:
+    found = [
+        MachineFinding(kind.name, MachineOutcome.PASSED, seconds=1234.567, figures=tuple(
+            Figure(each.name, 1.23456e14, 1.23456e14) for each in kind.figure
+        ))
+        for kind in suites()["burn-in"].kinds()
+    ]  # fmt: skip
+    versions = {"kernel": "6.8.0-1234-generic", "python": "3.11.7", "driver": "550.54.15"}
+    full = SuiteResult("burn-in", tuple(found), "b" * 36, "m" * 36, ("NVIDIA H100 80GB HBM3",),
+                       versions)  # fmt: skip
+    assert decode_result(encode_result(full).decode()).measured == tuple(found)
 
 
 def test_long_texts_are_cut_and_figures_never() -> None:

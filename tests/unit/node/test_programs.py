@@ -132,7 +132,8 @@ def test_a_check_that_leaves_a_child_with_its_output_has_ended(tmp_path: Path) -
     adopt_orphans()
     note = tmp_path / "pid"
     path = program(tmp_path, "leaves", f"sleep 600 & echo $! > {note}; echo done; exit 0")
-    assert run(path, 60) == ProgramOutcome(0, "done")
+    ran = run(path, 60)
+    assert (ran.code, ran.line, ran.why) == (0, "done", "")
     assert not Path(f"/proc/{note.read_text().strip()}").exists()
 
 

@@ -1,41 +1,32 @@
-"""GPUs, by torch: products in each type, memory, copies to and from the host, and between GPUs.
+"""GPUs, by torch: memory, copies to and from the host, and between GPUs.
 
 Where torch is not installed, or no GPU is there, all of it is skipped. A GPU that is cut into
 instances (MIG) is passed over; one that something else uses makes the run an Error, no Failed.
 
-Results are compared bit by bit. The factors of a product are small whole numbers, so each sum is
-exact in the accumulators of every type, in whatever order the cores add; the product of the result
-with a vector is then known from the factors alone (Freivalds' check, 1977).
+Copies to and from the host are made from the memory of each side (NUMA): of each GPU the side with
+the best rate is its own, and the worst one is far.
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from time import perf_counter
 from typing import Any
 
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
+from fairlead.node.host import Absent, Host
+from fairlead.node.machine_tests.numa import on, sides
 from fairlead.node.machine_tests.program import REPEATS, Broken, higher, number
 
-_SEED = 20260704
 #: Memory of a GPU that may be in use before a test: contexts of the driver and of monitors.
 _USED_BYTES_MAX = 1 << 30
 _CHUNK_BYTES = 1 << 30
 _WORD_BYTES = 4
-#: Names of types in torch, and the part of the figure's name.
-_TYPES = (("bfloat16", "bf16"), ("float16", "fp16"), ("float32", "fp32"))
 _PATTERNS = (0, -1, 0x55555555, -0x55555556)
-
-
-class MatmulOptions(msgspec.Struct, frozen=True):
-    """`seconds` for all types of a GPU; `size`: rows and columns of the factors."""
-
-    seconds: float = 8.0
-    size: int = 4096
 
 
 class MemoryOptions(msgspec.Struct, frozen=True):
@@ -50,67 +41,8 @@ class CopyOptions(msgspec.Struct, frozen=True):
     bytes: int = 256 << 20
 
 
-def matmul(options: MatmulOptions, spoil: Callable[[Any], None] | None = None) -> Iterable[Figure]:
-    """Return operations per second of the slowest GPU in each type; Broken for a wrong product.
-
-    `spoil` changes each product after the first before it is compared: a test of this test.
-    """
-    torch, gpus = find_gpus()
-    rates: dict[str, list[float]] = {short: [] for _, short in _TYPES}
-    lows: dict[str, list[float]] = {short: [] for _, short in _TYPES}
-    for gpu in gpus:
-        for name, short in _TYPES:
-            seconds = options.seconds / len(_TYPES) / REPEATS
-            found = [
-                _products(
-                    torch,
-                    gpu,
-                    getattr(torch, name),
-                    size=options.size,
-                    seconds=seconds,
-                    spoil=spoil or _as_it_is,
-                )
-                for _ in range(REPEATS)
-            ]
-            rates[short].append(max(found))
-            lows[short].append(min(found))
-    return tuple(
-        Figure(f"{short}FlopsPerSecond", min(rates[short]), min(lows[short])) for short in rates
-    )
-
-
-def _as_it_is(_: Any) -> None:
+def as_it_is(_: Any) -> None:
     """Change nothing."""
-
-
-def _products(
-    torch: Any, gpu: int, type_: Any, *, size: int, seconds: float, spoil: Callable[[Any], None]
-) -> float:
-    """Return operations per second; Broken when a product is wrong, or differs from the first."""
-    device = f"cuda:{gpu}"
-    source = torch.Generator().manual_seed(_SEED)
-    shape = (size, size)
-    left, right = (
-        torch.randint(-2, 3, shape, generator=source).to(device, torch.float64) for _ in range(2)
-    )
-    ones = torch.ones(size, 1, device=device, dtype=torch.float64)
-    wanted = left @ (right @ ones)
-    exact = left.to(torch.float32) @ right.to(torch.float32)
-    if not torch.equal(exact.to(torch.float64) @ ones, wanted):
-        raise Broken(f"GPU {gpu}: a product of whole numbers is wrong")
-    a, b = left.to(type_), right.to(type_)
-    first = a @ b
-    if not torch.equal(first, exact.to(type_)):
-        raise Broken(f"GPU {gpu}: a product in {type_} is wrong")
-    torch.cuda.synchronize(gpu)
-    started, done = perf_counter(), 0
-    while (elapsed := perf_counter() - started) < seconds or not done:
-        product = a @ b
-        spoil(product)
-        done += 1
-        if not torch.equal(product, first):  # waits for the product, too
-            raise Broken(f"GPU {gpu}: the same product in {type_} came out in two ways")
-    return done * 2.0 * size**3 / elapsed
 
 
 def memory(options: MemoryOptions, spoil: Callable[[Any], None] | None = None) -> Iterable[Figure]:
@@ -118,7 +50,7 @@ def memory(options: MemoryOptions, spoil: Callable[[Any], None] | None = None) -
 
     `spoil` changes each block between writing and reading: a test of this test.
     """
-    spoil = spoil or _as_it_is
+    spoil = spoil or as_it_is
     torch, gpus = find_gpus()
     tested, best, worst = list[int](), list[float](), list[float]()
     for gpu in gpus:
@@ -151,26 +83,47 @@ def memory(options: MemoryOptions, spoil: Callable[[Any], None] | None = None) -
     )  # fmt: skip
 
 
-def copies(options: CopyOptions) -> Iterable[Figure]:
-    """Return bandwidths to and from the slowest GPU; Broken for a copy that changed its data."""
+def copies(options: CopyOptions, host: Host | None = None) -> Iterable[Figure]:
+    """Return bandwidths to and from the slowest GPU, from its own side of the machine and, where
+    there are several, from the far one; Broken for a copy that changed its data.
+    """
     torch, gpus = find_gpus()
-    words = options.bytes // _WORD_BYTES
-    there, back = list[list[float]](), list[list[float]]()
-    source = torch.arange(words, dtype=torch.int32).pin_memory()
-    for gpu in gpus:
-        on_gpu = torch.empty(words, dtype=torch.int32, device=f"cuda:{gpu}")
-        returned = torch.empty(words, dtype=torch.int32).pin_memory()
-        there.append(
-            _rates(torch, [gpu], options.bytes,
-                   lambda g=on_gpu: g.copy_(source, non_blocking=True))
-        )  # fmt: skip
-        back.append(
-            _rates(torch, [gpu], options.bytes,
-                   lambda g=on_gpu, r=returned: r.copy_(g, non_blocking=True))
-        )  # fmt: skip
+    there: dict[int, list[list[float]]] = {gpu: [] for gpu in gpus}
+    back: dict[int, list[list[float]]] = {gpu: [] for gpu in gpus}
+    all_sides = sides(host or Host(), os.sched_getaffinity(0))
+    for cpus in all_sides:
+        with on(cpus):
+            _copies_from_here(torch, options.bytes, there, back)
+    return tuple(_by_side(there, back, is_far=len(all_sides) > 1))
+
+
+def _copies_from_here(
+    torch: Any, bytes_: int, there: dict[int, list[list[float]]], back: dict[int, list[list[float]]]
+) -> None:
+    """Measure copies between the memory of this side and each GPU, and add the rates."""
+    source = torch.arange(bytes_ // _WORD_BYTES, dtype=torch.int32).pin_memory()
+    returned = torch.empty(bytes_ // _WORD_BYTES, dtype=torch.int32).pin_memory()
+    for gpu, rates in there.items():
+        on_gpu = torch.empty(bytes_ // _WORD_BYTES, dtype=torch.int32, device=f"cuda:{gpu}")
+        rates.append(
+            _rates(torch, [gpu], bytes_, lambda g=on_gpu: g.copy_(source, non_blocking=True))
+        )
+        back[gpu].append(
+            _rates(torch, [gpu], bytes_, lambda g=on_gpu: returned.copy_(g, non_blocking=True))
+        )
         if not torch.equal(returned, source):
             raise Broken(f"GPU {gpu}: a copy to it and back has other data")
-    return (_slowest("toDeviceBytesPerSecond", there), _slowest("fromDeviceBytesPerSecond", back))
+
+
+def _by_side(
+    there: Mapping[int, Sequence[list[float]]], back: Mapping[int, Sequence[list[float]]],
+    *, is_far: bool,
+) -> Iterator[Figure]:  # fmt: skip
+    for name, rates in (("toDeviceBytesPerSecond", there), ("fromDeviceBytesPerSecond", back)):
+        yield _slowest(name, [max(of_gpu, key=max) for of_gpu in rates.values()])
+        if is_far:
+            far = f"far{name[0].upper()}{name[1:]}"
+            yield _slowest(far, [min(of_gpu, key=max) for of_gpu in rates.values()])
 
 
 def peers(options: CopyOptions) -> Iterable[Figure]:
