@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
@@ -14,8 +15,9 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_TESTS, NODES
 from fairlead.api.status import AlreadyExists, Forbidden, NotFound
 from fairlead.cli.cluster.known_nodes import node_named
-from fairlead.cli.connection.common import Common, common, now, seconds_of
+from fairlead.cli.connection.common import Common, check_choice, common, now, seconds_of
 from fairlead.cli.connection.transport import Api
+from fairlead.cli.views.node_drift import BY, DRIFT_COLUMNS, drift_page, drift_rows
 from fairlead.cli.views.node_tests import (
     COMPARED_COLUMNS,
     FLEET_COLUMNS,
@@ -23,7 +25,7 @@ from fairlead.cli.views.node_tests import (
     coverage_lines,
     fleet_rows,
 )
-from fairlead.input.errors import Code, Exit, fail
+from fairlead.input.errors import Code, Exit, fail, writing
 
 _LOOK_SECONDS = 1.0
 #: A controller that tests nodes has begun by then.
@@ -78,22 +80,42 @@ def test(common_: Common, *, name: str, suite: str, timeout: str) -> int:
     \b
       fairlead node tests
       fairlead node tests --suite full -o json
+      fairlead node tests --by driver
+      fairlead node tests --by driver --html tests.html
     """,
 )
 @click.option("--suite", metavar="NAME", default="",
               help="Only tests of this suite: quick, full or burn-in.")  # fmt: skip
+@click.option("--by", metavar="WHAT", default="",
+              help="Under each version of the driver or the kernel: with what changed on the same "
+                   "nodes since the version before.")  # fmt: skip
+@click.option("--html", metavar="FILE", default="",
+              help="Write a page with a chart per figure, by driver unless --by says otherwise.")  # fmt: skip
 @common()
-def fleet_tests(common_: Common, *, suite: str) -> None:
+def fleet_tests(common_: Common, *, suite: str, by: str, html: str) -> None:
     """Show what the tests of all nodes measured: the spread of each figure, and who is beyond it.
 
     Of each node the latest test counts. Nodes are compared with those of their shape.
     """
     if suite:
         _check_suite(suite)
+    if by:
+        check_choice(by, BY, "--by")
     api = common_.connect()
     tests = [each for each in api.list(NODE_TESTS) if suite in ("", each.spec.suite)]
     if common_.is_structured:
         common_.data([to_wire(each) for each in tests])
+    if html:
+        with writing(html):
+            Path(html).write_text(drift_page(tests, by or BY[0]), encoding="utf-8")
+        common_.note(f"wrote {html}")
+    if html or common_.is_structured:
+        return
+    if by:
+        common_.table(
+            DRIFT_COLUMNS, drift_rows(tests, by),
+            empty=f"no test has measured anything under a known {by}",
+        )  # fmt: skip
         return
     common_.table(FLEET_COLUMNS, fleet_rows(tests), empty="no test has measured anything")
     nodes = {each.metadata.name: each.metadata.uid for each in api.list(NODES)}

@@ -170,16 +170,17 @@ def fleet_rows(tests: Iterable[NodeTest]) -> list[Row]:
     for (shape, suite), nodes in sorted(latest.items()):
         for test in machine_tests().values():
             for kind in test.figure:
-                found = _figures_of(nodes, test.name, kind.name)
+                found = figures_of(nodes, test.name, kind.name)
                 if found and kind.better is not Better.NEITHER:
-                    cells = _spread_cells(found, kind)
+                    cells = spread_cells(found, kind)
                     rows.append((shape, suite, test.name, kind.name, *cells))
     return rows
 
 
-def _figures_of(
+def figures_of(
     nodes: Mapping[str, Sequence[MachineFinding]], test: str, figure: str
 ) -> dict[str, float]:
+    """Return one figure of the nodes that have it."""
     return {
         node: found.value
         for node, measured in nodes.items()
@@ -190,7 +191,10 @@ def _figures_of(
     }
 
 
-def _spread_cells(found: Mapping[str, float], kind: FigureKind) -> tuple[str, ...]:
+def spread_cells(found: Mapping[str, float], kind: FigureKind) -> tuple[str, ...]:
+    """Return how many nodes there are, the worst figure, the median, the best, the limit that they
+    set together, and who is beyond it. At least one node.
+    """
     is_higher = kind.better is Better.HIGHER
     worst_first = sorted(found, key=lambda node: (found[node] if is_higher else -found[node], node))
     values = list(found.values())
