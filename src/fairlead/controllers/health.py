@@ -205,7 +205,7 @@ class HealthController:
         node, report = self._world.mirrors.nodes.get("", name), self._reports.get("", name)
         notes = node.metadata.annotations if node is not None else {}
         is_open = names.HEALTH in notes or drain_of(notes) is not None
-        view = self._node_view(name)
+        view = self._node_view(name, self._instant())
         if node is not None and view is not None:
             is_open |= any(taint.key in _MARKS for taint in node.spec.taints)
             is_open |= view.change is not None
