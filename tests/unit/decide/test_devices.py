@@ -388,6 +388,21 @@ def test_of_two_jobs_that_name_a_claim_without_devices_the_older_one_starts() ->
     assert verdict(state, "young").reason is Reason.DEVICE_CLAIM_SHARED
 
 
+@pytest.mark.parametrize("waits", ["gang", "held"])
+def test_a_job_that_cannot_get_the_devices_of_a_claim_lets_a_younger_one_start(waits: str) -> None:
+    """A gang that shares the claim waits for one pod to have it; a held job asks for none."""
+    claim = make_device_claim("shared")
+    old = gang(2 if waits == "gang" else 1, name="old", claims=["shared"], created=EPOCH - 9)
+    old = replace(old, spec=replace(old.spec, suspend=waits == "held"))
+    jobs = [old, gang(1, name="young", claims=["shared"], created=EPOCH - 1)]
+    state = cluster(jobs, [make_slice("n1", 1)], claims=[claim])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "young") == ["n1"]
+    state.job_changed(replace(old, spec=replace(old.spec, suspend=False)))
+    if waits == "held":  # released, the older one comes first
+        assert workers(decide(PlacementState(state), POLICY, EPOCH), "old") == ["n1"]
+        assert verdict(state, "young").reason is Reason.DEVICE_CLAIM_SHARED
+
+
 @pytest.mark.parametrize(
     "selector", [f"{{}} == {{}} && {BIG}", "{}.0 < 100.0"], ids=["apart", "alike"]
 )

@@ -263,6 +263,14 @@ class ClaimPart:
         return DeviceAsk(DeviceKind(options=asks), 1)
 
 
+def members_of(job: Job, claims: DeviceClaims) -> Counter[ClaimName]:
+    """Return how many members name each claim."""
+    members = Counter[ClaimName]()
+    for role, names in zip(job.spec.roles, claims, strict=True):
+        members.update(dict.fromkeys(names, role.count))
+    return members
+
+
 def crowded(names: Iterable[ClaimName]) -> UnsupportedClaim | None:
     """Return what is wrong where one claim is to serve more of a pod's resources than it can."""
     asked = [name for name in names if name.count]

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from itertools import chain
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.devices import (
@@ -42,11 +42,13 @@ from fairlead.model.claimed.device_asks import (
     UnusableDevices,
     asks_of,
     crowded,
+    members_of,
     quota_of,
 )
 from fairlead.model.claimed.device_marks import DeviceMarks
 from fairlead.model.claimed.device_pools import DevicePools
 from fairlead.model.claimed.device_selectors import MatchedKind
+from fairlead.model.claimed.volumes import Turn
 from fairlead.model.claimed.work import Work, advance, complete
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.inventory.device_offers import ServedResources
@@ -58,6 +60,12 @@ KINDS_MAX = 64
 
 #: Namespace and name of a claim or a template.
 _Named: TypeAlias = tuple[str, ClaimName]
+#: Claims of a job; by claim when the job was created, and its turn: None where members share it.
+_Uses: TypeAlias = tuple[DeviceClaims, Mapping[ClaimName, tuple[str, Turn]]]
+_UNUSED: _Uses = ((), {})
+_Found: TypeAlias = DeviceNeeds | UnusableDevices
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +112,12 @@ class DeviceTable:
         self.resources = ResourceClasses()
         self._templates: dict[JobKey, ResourceClaimTemplate] = {}
         self._claims: dict[JobKey, ResourceClaim] = {}
-        #: By job that has not ended: its claims; by claim: its jobs, and when each was created.
-        self._used_by: dict[JobKey, DeviceClaims] = {}
-        self._users: dict[_Named, dict[JobKey, str]] = {}
+        #: By job that has not ended: its claims, and when it gets each; by claim: its jobs.
+        self._used_by: dict[JobKey, _Uses] = {}
+        self._users: dict[_Named, dict[JobKey, tuple[str, Turn]]] = {}
         #: What a claim asks for, and what `judge` has found, until something changes.
         self._asks: dict[_Named, tuple[DeviceAsk, ...] | UnusableDevices] = {}
-        self._judged: dict[JobKey, DeviceNeeds | UnusableDevices] = {}
+        self._judged: dict[JobKey, _Found] = {}
         self._stale: dict[_Named, None] = {}
         #: The kinds that count, and those that come after: how far they are compared, and when
         #: they are, None.
@@ -136,20 +144,24 @@ class DeviceTable:
         """True while some job that has not ended asks for devices by a claim."""
         return bool(self._used_by)
 
-    def use(self, job: Job, claims: DeviceClaims) -> DeviceNeeds | UnusableDevices:
-        """Note which claims a job uses until it has ended, and return what `judge` does."""
-        key = job.metadata.key
-        if job.is_finished:
-            claims = ()
-        if self._used_by.get(key, ()) != claims:
-            self._set_uses(key, claims, job.metadata.creation_timestamp or "")
-        return self.judge(job, claims)
+    def use(self, job: Job, claims: DeviceClaims, turn: Turn = None) -> _Found:
+        """Note which claims a job uses until it has ended, and return what `judge` does; `turn` is
+        when it gets devices for a claim that other jobs name as well.
+        """
+        key, uses = job.metadata.key, _UNUSED
+        if claims and not job.is_finished:
+            at, members = job.metadata.creation_timestamp or "", members_of(job, claims)
+            uses = (claims, {name: (at, turn if name.is_shared and count == 1 else None)
+                             for name, count in members.items()})  # fmt: skip
+        if self._used_by.get(key, _UNUSED) != uses:
+            self._set_uses(key, uses)
+        return self.judge(job, () if job.is_finished else claims)
 
     def leave(self, key: JobKey) -> None:
         """Note that a job is gone."""
-        self._set_uses(key, (), "")
+        self._set_uses(key, _UNUSED)
 
-    def judge(self, job: Job, claims: DeviceClaims) -> DeviceNeeds | UnusableDevices:
+    def judge(self, job: Job, claims: DeviceClaims) -> _Found:
         """Return what members of each role need, or the first claim that they cannot have.
 
         Kinds that are new are counted from the next `follow` on.
@@ -169,27 +181,18 @@ class DeviceTable:
 
     def put_class(self, name: str, found: DeviceClass | None) -> bool:
         """Take in a class, or that it is gone; False when it matters to no job."""
-        if found is None:
-            self._classes.pop(name, None)
-        else:
-            self._classes[name] = found
+        _put(self._classes, name, found)
         self._mark(self._users)
         return self.resources.put(name, found) or self.is_used
 
     def put_template(self, key: JobKey, found: ResourceClaimTemplate | None) -> bool:
         """Take in a template, or that it is gone; False when it matters to no job."""
-        if found is None:
-            self._templates.pop(key, None)
-        else:
-            self._templates[key] = found
+        _put(self._templates, key, found)
         return self._mark(((key[0], ClaimName(key[1], is_template=True)),))
 
     def put_claim(self, key: JobKey, found: ResourceClaim | None) -> bool:
         """Take in a claim, or that it is gone; False when it matters to no job."""
-        if found is None:
-            self._claims.pop(key, None)
-        else:
-            self._claims[key] = found
+        _put(self._claims, key, found)
         is_seen = self.pools.put_claim(key, found)
         is_named = self._mark(((key[0], ClaimName(key[1], is_template=False)),))
         return is_named or (is_seen and self.is_used)
@@ -212,8 +215,7 @@ class DeviceTable:
     @property
     def is_unmatched(self) -> bool:
         """True while there is something to `match`, now or after `follow`."""
-        is_working = self._next is not None and self._next[1] is not None
-        return is_working or self._may_ask_for_others
+        return (self._next is not None and self._next[1] is not None) or self._may_ask_for_others
 
     def match(self, units: int) -> Matched:
         """Compare kinds that are new with all devices, in so many units of work and what the last
@@ -319,12 +321,9 @@ class DeviceTable:
             if any(not kinds.isdisjoint(ask.kind.parts) for ask in asked):
                 self._stale[named] = None
 
-    def read(self, job: Job, claims: DeviceClaims) -> DeviceNeeds | UnusableDevices:
+    def read(self, job: Job, claims: DeviceClaims) -> _Found:
         """Return what members of each role need, or what is wrong with the first claim."""
-        members = Counter[ClaimName]()
-        for role, names in zip(job.spec.roles, claims, strict=True):
-            for name in dict.fromkeys(names):
-                members[name] += role.count
+        members = members_of(job, claims)
         needs: list[DeviceNeed] = []
         for names in claims:
             if (too_many := crowded(names)) is not None:
@@ -379,9 +378,8 @@ class DeviceTable:
             if allocation is not None:
                 near = allocation.node_selector
                 return ((), () if near is None else (near,))
-            users = self._users.get(named, {})
-            first = min(((at, key) for key, at in users.items()), default=None)
-            if members > 1 or (first is not None and first[1] != job.metadata.key):
+            turns = [turn for _, turn in self._users.get(named, {}).values() if turn is not None]
+            if members > 1 or (turns and min(turns)[3] != job.metadata.key):
                 return UnallocatedClaim(name.words)
         wrong = next(filter(None, (self._wrong(name, ask.kind) for ask in found)), None)
         return wrong or (found, ())
@@ -444,7 +442,8 @@ class DeviceTable:
         others.
         """
         first = {
-            named: min((at, key) for key, at in jobs.items()) for named, jobs in self._users.items()
+            named: min((at, key) for key, (at, _) in jobs.items())
+            for named, jobs in self._users.items()
         }
         of_namespace: dict[str, dict[DeviceKind, None]] = {}
         turns: dict[DeviceKind, tuple[int, int]] = {}
@@ -461,26 +460,22 @@ class DeviceTable:
                     namespaces.setdefault(kind, {})[named[0]] = None
         return {kind: namespaces[kind] for kind in sorted(turns, key=turns.__getitem__)}
 
-    def _set_uses(self, key: JobKey, claims: DeviceClaims, created: str) -> None:
-        before = self._used_by.pop(key, ())
-        if claims:
-            self._used_by[key] = claims
+    def _set_uses(self, key: JobKey, uses: _Uses) -> None:
+        _, before = self._used_by.pop(key, _UNUSED)
+        if uses[0]:
+            self._used_by[key] = uses
         self._judged.pop(key, None)
-        for name in dict.fromkeys(chain.from_iterable(before)):
-            named = (key[0], name)
-            users = self._users[named]
-            del users[key]
-            if not users or name.is_shared:
+        for name in before:
+            del self._users[key[0], name][key]
+        for name, turn in uses[1].items():
+            self._users.setdefault((key[0], name), {})[key] = turn
+        for name in dict.fromkeys((*before, *uses[1])):
+            users = self._users[named := (key[0], name)]
+            if len(users) < 2 or name.is_shared:
                 self._stale[named], self._may_ask_for_others = None, True
             if not users:
                 del self._users[named]
                 self._asks.pop(named, None)
-        for name in dict.fromkeys(chain.from_iterable(claims)):
-            named = (key[0], name)
-            users = self._users.setdefault(named, {})
-            if not users or name.is_shared:
-                self._stale[named], self._may_ask_for_others = None, True
-            users[key] = created
 
     def _mark(self, names: Iterable[_Named]) -> bool:
         """Note that claims, or what they name, have changed; False when no job uses any."""
@@ -491,6 +486,13 @@ class DeviceTable:
             for job in self._users[named]:
                 self._judged.pop(job, None)
         return bool(used)
+
+
+def _put(known: dict[_Key, _Value], key: _Key, found: _Value | None) -> None:
+    if found is None:
+        known.pop(key, None)
+    else:
+        known[key] = found
 
 
 def _standing(marks: DeviceMarks, kind: DeviceKind) -> object:

@@ -22,8 +22,8 @@ def use_claims(
     volumes: VolumeTable, devices: DeviceTable, job: Job, claims: Claims, *, turn: Turn
 ) -> Reaches | Unusable:
     """Note which claims a job uses until it has ended, and return what they say of each role."""
-    found, needs = volumes.use(job, claims.of_volumes, turn), devices.use(job, claims.devices)
-    return _together(found, needs)
+    found = volumes.use(job, claims.of_volumes, turn)
+    return _together(found, devices.use(job, claims.devices, turn))
 
 
 def judge_claims(
