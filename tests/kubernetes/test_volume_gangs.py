@@ -13,6 +13,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from tests.kubernetes.adopting import (
+    SETS,
+    TOOLS,
+    adopting,
+    pods_of,
+    settled,
+    stand_in,
+    stateful_set,
+    sweep_all,
+)
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     POLICY,
@@ -20,7 +30,6 @@ from tests.kubernetes.operating import (
     http_client,
     install_kinds,
     job_body,
-    sweep,
     until,
     virtual_nodes,
 )
@@ -39,19 +48,26 @@ pytestmark = pytest.mark.kubernetes
 DIRECT = replace(POLICY, binding=Binding.DIRECT)
 BINDER = ("persistentvolume-binder-controller", "persistentvolumeclaim-protection-controller")
 WANTED = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+OF_ITS_OWN = {"metadata": {"name": "data"}, "spec": {**WANTED, "storageClassName": "disks"}}
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
-    yield from own_plane(tmp_path_factory, scheduler=True, controllers=BINDER)
+    yield from own_plane(tmp_path_factory, scheduler=True, controllers=(*BINDER, *TOOLS))
 
 
 @pytest.fixture
 async def client(cluster: ControlPlane) -> AsyncIterator[HttpClient]:
     client = http_client(cluster)
     await install_kinds(client)
+    terms = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
+    await client.create(STORAGE_CLASSES, {
+        "metadata": {"name": "disks"}, "provisioner": "disk.test", "allowedTopologies": terms,
+        "volumeBindingMode": "WaitForFirstConsumer",
+    })  # fmt: skip
     yield client
-    await sweep(client)
+    await client.delete(STORAGE_CLASSES, "disks")
+    await sweep_all(client)
     await client.close()
 
 
@@ -103,14 +119,8 @@ async def runs(client: HttpClient, name: str, *, attempt: int = 1) -> None:
 async def test_members_with_claims_of_their_own_get_volumes_and_come_back_to_them(
     client: HttpClient,
 ) -> None:
-    terms = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}]
-    await client.create(STORAGE_CLASSES, {
-        "metadata": {"name": "disks"}, "provisioner": "disk.test", "allowedTopologies": terms,
-        "volumeBindingMode": "WaitForFirstConsumer",
-    })  # fmt: skip
     body = job_body("own", 2, seconds=300, restart={"limit": 2, "backoffSeconds": 0})
-    template = {"metadata": {"name": "data"}, "spec": {**WANTED, "storageClassName": "disks"}}
-    body["spec"]["roles"][0]["volumeClaimTemplates"] = [template]
+    body["spec"]["roles"][0]["volumeClaimTemplates"] = [OF_ITS_OWN]
     async with (
         virtual_nodes(client, 4), provisioner(client), controllers(client, policy=DIRECT),
     ):  # fmt: skip
@@ -175,3 +185,48 @@ async def test_a_job_waits_for_a_claim_in_words_and_is_never_tried(client: HttpC
         pods = (await client.list(PODS, namespace="default")).items
         assert [zones[pod.spec.node_name] for pod in pods] == ["b", "b"]
         assert len((await state_of(client, "waits")).status.attempts) == 1
+
+
+async def test_the_members_of_an_adopted_set_come_back_to_their_volumes(client: HttpClient) -> None:
+    body = stateful_set("db", 2)
+    body["spec"]["volumeClaimTemplates"] = [OF_ITS_OWN]
+    async with virtual_nodes(client, 4), provisioner(client), adopting(client):
+        zones = await zonal_nodes(client)
+        before = await zones_of_set(client, body, zones)
+        first = await stand_in(client, "db")
+        await client.delete(SETS, "db", namespace="default")
+        await client.delete_collection(PODS, namespace="default")
+
+        async def is_over() -> bool:
+            return (await stand_in(client, "db")).is_finished
+
+        await until(is_over)
+        await client.delete(JOBS, first.metadata.name, namespace="default")
+        there = [node for node, zone in zones.items() if zone == before["db-0"]]
+        for node in there:
+            await client.patch(NODES, node, {"spec": {"unschedulable": True}})
+        await client.create(SETS, body, namespace="default")
+
+        async def is_said() -> bool:
+            jobs = (await client.list(JOBS)).items
+            verdicts = [job.status.verdict for job in jobs if job.status.verdict]
+            said = [(each.reason, each.facts.get("members_fit")) for each in verdicts]
+            return said == [(Reason.NODES_UNAVAILABLE.value, 1)]  # two nodes are free
+
+        await until(is_said)
+        for node in there:
+            await client.patch(NODES, node, {"spec": {"unschedulable": False}})
+        assert await zones_of_set(client, None, zones) == before
+        job = await stand_in(client, "db")
+        assert [role.count for role in job.spec.roles] == [1, 1]
+        assert len(job.status.attempts) == 1, "no member was refused"
+
+
+async def zones_of_set(
+    client: HttpClient, body: dict[str, Any] | None, zones: dict[str, str]
+) -> dict[str, str]:
+    """Create the set `db`, if it is given, and return the zones in which its members run."""
+    if body is not None:
+        await client.create(SETS, body, namespace="default")
+    await settled(client, "db", total=2)
+    return {p.metadata.name: zones[p.spec.node_name] for p in await pods_of(client, "db")}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.unit.decide.test_placement import POLICY, apply, workers
 
+from fairlead.api import names
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.kubernetes.volumes import PersistentVolumeClaim
 from fairlead.api.meta import ObjectMeta, OwnerReference
@@ -174,6 +175,17 @@ def test_a_claim_for_one_pod_that_a_pod_of_another_owner_uses_is_waited_for() ->
     assert (verdict.reason, verdict.facts["user"]) == (Reason.CLAIM_IN_USE, "pod eval-0")
     assert cluster.pod_deleted(other.metadata.key)
     assert workers(decide(state, POLICY, EPOCH), "j") == ["b1"]
+
+
+def test_a_claim_for_one_pod_is_not_in_the_way_of_the_adopted_job_whose_pod_uses_it() -> None:
+    """Such a pod has a controller of its tool, and the label of its release."""
+    job, spec = make_job("j", claims=["data"]), make_pod_spec(claims=["data"], node_name="a1")
+    uid = job.metadata.uid
+    member = Pod(ObjectMeta("db-0", namespace="default", uid="p", labels={names.JOB_UID: uid},
+        owner_references=(OwnerReference("apps/v1", "StatefulSet", "db", "s", controller=True),)
+    ), spec)  # fmt: skip
+    cluster = ClusterState.of(zonal_nodes(), [job], [member], claims=[ALONE], volumes=[IN_B])
+    assert workers(decide(PlacementState(cluster), POLICY, EPOCH), "j") == ["b1"]
 
 
 def test_a_gang_whose_claim_is_gone_when_it_restarts_gives_its_nodes_back() -> None:

@@ -18,12 +18,15 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job, Role
-from fairlead.api.kubernetes.core import Container, Pod, PodSpec, PodTemplate
+from fairlead.api.kubernetes.core import Container, Pod, PodSpec, PodTemplate, Volume
 from fairlead.api.meta import ObjectMeta, label_number
 from fairlead.decide.adoption.sources import SourceFacts
 from fairlead.decide.pinning import node_of, refusal_of
 from fairlead.model.asks.priorities import SYSTEM_PREFIX
 from fairlead.model.pools.grouping import Membership, is_gated, role_name
+
+#: Members of a role, by their numbers, whose claims of their own count.
+OWN_CLAIMS_MAX = 64
 
 #: (role, index)
 Seat: TypeAlias = tuple[str, int]
@@ -117,15 +120,41 @@ def read_member(
         index=-1 if index is None else index,
         node=node_of(pod.spec) if gate is not GateState.GATED else "",
         refused_at=refused_at,
-        shape=shape_of(pod.spec) if gate is GateState.GATED else "",
+        shape=shape_of(planned_pod(pod, membership)) if gate is GateState.GATED else "",
     )
+
+
+def planned_pod(pod: Pod, membership: Membership) -> PodSpec:
+    """Return what the planner looks at in a pod.
+
+    Claims that are its own, named after it as a StatefulSet names them, make a role of each member.
+    A job has `ROLES_MAX`, so they count for the first members of a large set alone: for others
+    kube-scheduler looks at them.
+    """
+    planned = planned_spec(pod.spec)
+    if membership.index is None or membership.index < OWN_CLAIMS_MAX or not planned.volumes:
+        return planned
+    own = f"-{pod.metadata.name}"
+    shared = [v for v in planned.volumes if not _claim_name(v).endswith(own)]
+    return msgspec.structs.replace(planned, volumes=tuple(shared))
+
+
+def _claim_name(volume: Volume) -> str:
+    source = volume.persistent_volume_claim
+    return "" if source is None else source.claim_name
 
 
 def planned_spec(spec: PodSpec) -> PodSpec:
     """Return what of a pod the planner looks at, and the names and images that people know."""
+    claims = (
+        Volume(volume.name, persistent_volume_claim=volume.persistent_volume_claim)
+        for volume in spec.volumes
+        if volume.persistent_volume_claim is not None
+    )
     return PodSpec(
         containers=tuple(map(_planned, spec.containers)),
         init_containers=tuple(map(_planned, spec.init_containers)),
+        volumes=tuple(claims),
         node_selector=spec.node_selector,
         affinity=spec.affinity,
         tolerations=spec.tolerations,
@@ -134,6 +163,7 @@ def planned_spec(spec: PodSpec) -> PodSpec:
         topology_spread_constraints=spec.topology_spread_constraints,
         host_network=spec.host_network,
         resources=spec.resources,
+        resource_claims=spec.resource_claims,
     )
 
 
@@ -174,7 +204,7 @@ def asks_alike(one: PodSpec, other: PodSpec) -> bool:
 
 def _asked(spec: PodSpec) -> list[object]:
     every = (*spec.init_containers, *spec.containers)
-    whole = (len(spec.containers), spec.overhead, spec.resources)
+    whole = (len(spec.containers), spec.overhead, spec.resources, spec.resource_claims)
     return [*whole, [(c.resources, c.restart_policy) for c in every]]
 
 
@@ -351,7 +381,7 @@ def roles_of(members: Sequence[GroupMember], expected: Expected) -> tuple[Role, 
         for shape, alike in shapes.items():
             count = max(whole, len(alike)) if len(shapes) == 1 else len(alike)
             name = role if len(shapes) == 1 else f"{role_name(role[:30])}-{shape}"
-            spec = planned_spec(alike[0].pod.spec)
+            spec = planned_pod(alike[0].pod, alike[0].membership)
             anti = spec.affinity.pod_anti_affinity if spec.affinity is not None else None
             template = PodTemplate(spec=spec)
             if anti is not None or spec.topology_spread_constraints:

@@ -10,6 +10,7 @@ from msgspec import Struct
 from fairlead.api.jobs.job import Job, Role
 from fairlead.api.kubernetes.core import Pod, PodSpec
 from fairlead.api.kubernetes.volumes import PersistentVolumeClaim, own_claim_name
+from fairlead.api.names import JOB_UID
 from fairlead.api.pods.served_resources import ResourceNames
 from fairlead.api.validation.claim_templates import claim_of
 from fairlead.model.claimed.device_asks import DeviceClaims, device_claims_of
@@ -99,3 +100,11 @@ def made_claims_of(pod: Pod) -> tuple[str, ...]:
     """Return the names of the claims that are made for a pod, its generic ephemeral volumes."""
     named = [each.name for each in pod.spec.volumes if each.ephemeral is not None]
     return tuple([f"{pod.metadata.name}-{name}" for name in named])
+
+
+def job_uid_of(pod: Pod) -> str:
+    """Return the uid of the job that a pod is of: its controller, or of an adopted pod, which has
+    another one, what its label says.
+    """
+    owners = (each.uid for each in pod.metadata.owner_references if each.controller)
+    return pod.metadata.labels.get(JOB_UID) or next(owners, "")

@@ -41,6 +41,7 @@ from fairlead.model.claimed.job_claims import (
     Claims,
     OwnClaims,
     claims_of_pod,
+    job_uid_of,
     made_claims_of,
 )
 from fairlead.model.claimed.volume_reach import candidates, joined, node_term, reach_of
@@ -218,8 +219,7 @@ class VolumeTable:
             return False
         for claim in before:
             drop(self._pods, claim, key)
-        owners = pod.metadata.owner_references if pod is not None else ()
-        uid = next((each.uid for each in owners if each.controller), "")
+        uid = "" if pod is None else job_uid_of(pod)
         for claim in after:
             self._pods.setdefault(claim, {})[key] = uid
         if after:
