@@ -11,6 +11,7 @@ from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import (
     POLICY,
     controllers,
+    delete_all,
     ended,
     http_client,
     install_kinds,
@@ -23,16 +24,31 @@ from tests.kubernetes.operating import (
 )
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import NEEDS_FRIEND, befriend, friend, other_pod, watched
+from tests.kubernetes.test_devices import body_of
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
-from fairlead.api.resources import JOBS, NODES, PODS
+from fairlead.api.resources import (
+    DEVICE_CLASSES,
+    JOBS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+)
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.kube.client import HttpClient
 from fairlead.runtime.discovery import discover_groups
+from fairlead.testing.device_builders import (
+    DRIVER,
+    make_device_class,
+    make_device_template,
+    make_slice,
+)
 
 pytestmark = pytest.mark.kubernetes
 API = GroupApi.V1ALPHA2
@@ -48,7 +64,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         flags=("--runtime-config=scheduling.k8s.io/v1alpha2=true",),
         scheduler=True,
         gates=("GenericWorkload", "GangScheduling"),
-        controllers=("podgroup-protection-controller",),
+        controllers=("podgroup-protection-controller", "resourceclaim-controller"),
     )
 
 
@@ -171,6 +187,47 @@ async def test_native_pods_stay_off_the_nodes_that_are_bound_directly(client: Ht
 
         await until(is_placed)
         assert (await pods_of(client, "lone"))[0].spec.scheduling_group is None
+
+
+async def test_a_gang_with_devices_is_placed_by_kube_scheduler_where_they_are(
+    client: HttpClient,
+) -> None:
+    """Two nodes of four have devices; another gang waits for them, unseen by kube-scheduler."""
+    await client.create(DEVICE_CLASSES, body_of(make_device_class(DRIVER)))
+    template = body_of(make_device_template("one"))
+    await client.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
+    async with (
+        watched(client), virtual_nodes(client, 4) as nodes, controllers(client, policy=NATIVE),
+    ):  # fmt: skip
+        with_devices = sorted(nodes.node_names())[1:3]
+        for name in with_devices:
+            await client.create(RESOURCE_SLICES, body_of(make_slice(name, 2)))
+        for name in ("first", "second"):
+            body = job_body(name, 3, gpus=1)
+            spec = body["spec"]["roles"][0]["template"]["spec"]
+            spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+            await client.create(JOBS, body, namespace="default")
+            if name == "first":
+                await running(client, "first", 3)
+        pods = await pods_of(client, "first")
+        assert [pinned_node(pod.spec) for pod in pods] == [""] * 3
+        assert set(where(pods).values()) == set(with_devices)
+        claims = (await client.list(RESOURCE_CLAIMS, namespace="default")).items
+        had = [e for claim in claims if (a := claim.status.allocation) for e in a.devices.results]
+        assert len({(each.pool, each.device) for each in had}) == len(had) == 3
+
+        async def waits() -> bool:
+            return (await job(client, "second")).status.verdict is not None
+
+        await until(waits)
+        assert await pods_of(client, "second") == []
+        await succeed(client, nodes, "first")
+        await running(client, "second", 3)
+        for name in ("first", "second"):
+            assert (await job(client, name)).status.attempt == 1
+        await succeed(client, nodes, "second")
+    for resource in (RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES):
+        await delete_all(client, resource)
 
 
 async def test_gangs_get_their_turn_among_pods_that_kube_scheduler_puts_where_it_likes(

@@ -94,6 +94,7 @@ def binaries_are_built() -> bool:
         return False
     needed = (
         "kube-apiserver", "kubelet", "kube-proxy", "pause", "coredns", "crane", "helm", "kubectl",
+        "local-path-provisioner", "dra-driver",
     )  # fmt: skip
     return all((directory / name).exists() for name in needed)
 

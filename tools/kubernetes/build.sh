@@ -2,7 +2,7 @@
 # Build the control plane that the tests run against, once per version, into a cache outside the source
 # tree. Prints the directory of the binaries, and nothing else, on standard output.
 #
-# --nodes builds what whole nodes need as well: kubelet and kube-proxy. --operators builds the managers of other
+# --nodes builds what whole nodes need as well: kubelet and kube-proxy, and what provides volumes and devices. --operators builds the managers of other
 # gang tools, and puts the manifests of their modules beside them. --where builds nothing.
 # With KUBEBUILDER_ASSETS set, that directory is taken as it is.
 set -euo pipefail
@@ -56,7 +56,13 @@ build_module helm helm.sh/helm/v4/cmd/helm
 build_module promql .
 build_module prometheus github.com/prometheus/prometheus/cmd/prometheus remove_all_sd
 build_module coredns .
-[ "${1:-}" = --nodes ] && build_module crane github.com/google/go-containerregistry/cmd/crane
+if [ "${1:-}" = --nodes ]; then
+  build_module crane github.com/google/go-containerregistry/cmd/crane
+  # Beside Kubernetes, for tests: volumes and devices of nodes. Their modules name the versions of tools/kubernetes, as far
+  # as they share any, so that what is compiled for that is not compiled again.
+  build_module local-path-provisioner github.com/rancher/local-path-provisioner
+  build_module dra-driver .
+fi
 
 # build_operator GRAPH NAME PACKAGE MODULE KINDS WEBHOOKS [FILE SED]: the manager of a tool of a graph (../GRAPH), the
 # definitions of its kinds (a directory of its module) and its webhook configurations (a directory, or -), into
