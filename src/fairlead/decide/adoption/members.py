@@ -23,7 +23,7 @@ from fairlead.api.meta import ObjectMeta, label_number
 from fairlead.decide.adoption.sources import SourceFacts
 from fairlead.decide.pinning import node_of, refusal_of
 from fairlead.model.asks.priorities import SYSTEM_PREFIX
-from fairlead.model.pools.grouping import Membership, is_gated, role_name
+from fairlead.model.pools.grouping import Membership, Tool, is_gated, role_name
 
 #: Members of a role, by their numbers, whose claims of their own count.
 OWN_CLAIMS_MAX = 64
@@ -127,15 +127,18 @@ def read_member(
 def planned_pod(pod: Pod, membership: Membership) -> PodSpec:
     """Return what the planner looks at in a pod.
 
-    Claims that are its own, named after it as a StatefulSet names them, make a role of each member.
-    A job has `ROLES_MAX`, so they count for the first members of a large set alone: for others
-    kube-scheduler looks at them.
+    Members with claims of other names are roles of their own, and a job has `ROLES_MAX`. So claims
+    that a pod has alone, named after it as a StatefulSet names them, count for the first members
+    of a role, and no claims count for pods that nothing has made alike: kube-scheduler alone looks
+    at these.
     """
-    planned = planned_spec(pod.spec)
-    if membership.index is None or membership.index < OWN_CLAIMS_MAX or not planned.volumes:
+    planned, index = planned_spec(pod.spec), membership.index
+    if not planned.volumes or (index is not None and index < OWN_CLAIMS_MAX):
         return planned
-    own = f"-{pod.metadata.name}"
-    shared = [v for v in planned.volumes if not _claim_name(v).endswith(own)]
+    shared = [v for v in planned.volumes if not _claim_name(v).endswith(f"-{pod.metadata.name}")]
+    is_bare = not any(owner.controller for owner in pod.metadata.owner_references)
+    if is_bare and membership.group.tool is not Tool.POD:
+        shared = []
     return msgspec.structs.replace(planned, volumes=tuple(shared))
 
 

@@ -19,7 +19,7 @@ from fairlead.api.kubernetes.pod_parts import (
     PodResourceClaim,
     ResourceClaimUse,
 )
-from fairlead.api.meta import ObjectMeta
+from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.api.validation.validate import validate_job
 from fairlead.decide.adoption.group_job import GroupRequest, job_for
 from fairlead.decide.adoption.members import (
@@ -57,19 +57,24 @@ def with_claims(spec: PodSpec, *claims: str) -> PodSpec:
     )  # fmt: skip
 
 
-def job_of(*indices: int) -> Job:
-    """Return the job of a set whose pods share a claim, and have one and a device of their own."""
-    group = Group(("default", "db"), Tool.STATEFUL_SET, "db", None)
+def job_of(*indices: int, is_numbered: bool = True) -> Job:
+    """Return the job of a set whose pods share a claim, and have one and a device of their own, or
+    of pods with the same claims that nobody numbers or controls.
+    """
+    tool = Tool.STATEFUL_SET if is_numbered else Tool.NAMED
+    group = Group(("default", "db"), tool, "db", None)
+    owner = OwnerReference("apps/v1", "StatefulSet", "db", "s", controller=True)
+    owners = (owner,) if is_numbered else ()
     members = tuple(
         read_member(
             Pod(
-                ObjectMeta(f"db-{i}", namespace="default"),
+                ObjectMeta(f"db-{i}", namespace="default", owner_references=owners),
                 replace(
                     with_claims(make_pod_spec(cpu=1), "shared", f"data-db-{i}"),
                     scheduling_gates=(SchedulingGate(names.GANG_GATE),),
                 ),
             ),
-            Membership(group, index=i),
+            Membership(group, index=i if is_numbered else None),
             0.0,
         )
         for i in indices
@@ -91,6 +96,8 @@ def test_claims_of_their_own_make_no_more_roles_than_a_job_has() -> None:
     counts = [role.count for role in job.spec.roles]
     assert sorted(counts) == [1] * OWN_CLAIMS_MAX + [2 * OWN_CLAIMS_MAX]
     assert ("shared",) in claims_of(job).shared
+    (role,) = job_of(*range(300), is_numbered=False).spec.roles
+    assert (role.count, len(role.template.spec.resource_claims)) == (300, 1)
 
 
 def test_devices_are_asked_for_as_resources_are() -> None:
