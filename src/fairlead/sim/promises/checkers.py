@@ -253,17 +253,18 @@ class Checkers:
 
     def _cover(self, key: ObjectKey, members: Iterable[MemberKey | None]) -> None:
         """A claim covers one pod per place, and no more of it than the place holds."""
-        job, pods = self._jobs.get(key), self._pods_of[key]
-        for member in dict.fromkeys(members):
-            place = job.claims.get(member) if job is not None and member is not None else None
-            is_free = place is not None
-            for pod_key in sorted(k for k, pod in pods.items() if pod.member == member):
-                pod = pods[pod_key]
-                rest = pod.requests
-                if is_free and pod.node == place and job is not None and member is not None:
-                    is_free, held = False, job.requests[member[0]]
-                    rest = {r: max(0, amount - held.get(r, 0)) for r, amount in rest.items()}
-                self._uncovered[pod.node][pod_key] = rest
+        job, pods, wanted = self._jobs.get(key), self._pods_of[key], dict.fromkeys(members)
+        claims = {} if job is None else job.claims
+        requests = {} if job is None else job.requests
+        covered = set[MemberKey]()
+        for pod_key in sorted(k for k, pod in pods.items() if pod.member in wanted):
+            pod = pods[pod_key]
+            rest, member = pod.requests, pod.member
+            if member is not None and member not in covered and claims.get(member) == pod.node:
+                covered.add(member)
+                held = requests[member[0]]
+                rest = {r: max(0, amount - held.get(r, 0)) for r, amount in rest.items()}
+            self._uncovered[pod.node][pod_key] = rest
 
     def free(self, node: str) -> dict[str, int]:
         """Return what is free on a node, by resource, in base units."""
