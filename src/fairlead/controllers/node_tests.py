@@ -29,7 +29,7 @@ from fairlead.decide.health.testing import (
     TestAction,
     newest_first,
 )
-from fairlead.model.health.judgement import Peers, comparable
+from fairlead.model.health.judgement import PeerFigures, comparable
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.mirror import Change
@@ -49,7 +49,7 @@ class NodeTests:
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, NodeTest]] = defaultdict(dict)
         #: Figures of the latest test of each node that has some.
-        self.peers: dict[tuple[str, str], Peers] = defaultdict(Peers)
+        self.peers: dict[tuple[str, str], PeerFigures] = defaultdict(PeerFigures)
         #: The same by node, then by shape and suite.
         self._measured: dict[str, dict[tuple[str, str], Sequence[MachineFinding]]] = {}
 

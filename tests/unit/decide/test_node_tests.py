@@ -57,7 +57,7 @@ from fairlead.decide.health.testing import (
     outdated,
     wanted_test,
 )
-from fairlead.model.health.judgement import Peers, fleet_limit, judged, shape_of
+from fairlead.model.health.judgement import PeerFigures, fleet_limit, judged, shape_of
 from fairlead.node.host import Host
 from fairlead.node.registry import SOURCES
 from fairlead.node.settings import AgentSettings
@@ -75,11 +75,11 @@ def memory(value: float, **more: Any) -> MachineFinding:
     )
 
 
-def peers(*values: float) -> Peers:
-    return Peers({f"n{i}": (memory(value),) for i, value in enumerate(values)})
+def peers(*values: float) -> PeerFigures:
+    return PeerFigures({f"n{i}": (memory(value),) for i, value in enumerate(values)})
 
 
-def judge(value: float, of: Peers, *, devices: tuple[str, ...] = ()) -> MachineFinding:
+def judge(value: float, of: PeerFigures, *, devices: tuple[str, ...] = ()) -> MachineFinding:
     return judged(SuiteResult("quick", (memory(value),), devices=devices), of)[0]
 
 
@@ -114,18 +114,18 @@ def test_what_misses_its_limit_has_failed_and_the_limit_is_kept() -> None:
 
 
 def test_the_table_and_the_fleet_are_both_held_and_the_stricter_one_counts() -> None:
-    def copies(value: float, of: Peers) -> MachineFinding:
+    def copies(value: float, of: PeerFigures) -> MachineFinding:
         figure = Figure("toDeviceBytesPerSecond", value)
         one = MachineFinding("gpu-copies", MachineOutcome.PASSED, figures=(figure,))
         result = SuiteResult("quick", (one,), devices=("NVIDIA H100 80GB HBM3",))
         return judged(result, of)[0]
 
-    assert copies(47e9, Peers()).outcome is MachineOutcome.FAILED
-    assert copies(49e9, Peers()).outcome is MachineOutcome.PASSED
+    assert copies(47e9, PeerFigures()).outcome is MachineOutcome.FAILED
+    assert copies(49e9, PeerFigures()).outcome is MachineOutcome.PASSED
     fast = MachineFinding(
         "gpu-copies", MachineOutcome.PASSED, figures=(Figure("toDeviceBytesPerSecond", 6e10),)
     )
-    of = Peers({f"n{i}": (fast,) for i in range(8)})
+    of = PeerFigures({f"n{i}": (fast,) for i in range(8)})
     found = copies(50e9, of)
     assert (found.outcome, found.figures[0].limit) == (MachineOutcome.FAILED, 54e9)
 
@@ -135,7 +135,7 @@ def test_what_the_machine_found_itself_is_not_judged_better() -> None:
     found = judged(SuiteResult("quick", (wrong,)), peers(*[100.0] * 8))[0]
     assert (found.outcome, found.message) == (MachineOutcome.FAILED, "wrong")
     own = MachineFinding("mine", MachineOutcome.PASSED, figures=(Figure("speed", 1.0),))
-    assert judged(SuiteResult("quick", (own,)), Peers())[0] == own, "a test that nobody knows"
+    assert judged(SuiteResult("quick", (own,)), PeerFigures())[0] == own, "a test that nobody knows"
 
 
 def test_nodes_are_alike_by_type_cpus_and_gpus() -> None:

@@ -12,7 +12,7 @@ from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration, plural
-from fairlead.model.health.judgement import Peers, comparable, fleet_limit, is_beyond
+from fairlead.model.health.judgement import PeerFigures, comparable, fleet_limit, is_beyond
 
 MEASURED_COLUMNS = (
     Column("TEST"),
@@ -104,7 +104,7 @@ def compared_rows(test: NodeTest, others: Iterable[NodeTest]) -> list[Row]:
     return rows
 
 
-def _peers(test: NodeTest, others: Iterable[NodeTest]) -> Peers:
+def _peers(test: NodeTest, others: Iterable[NodeTest]) -> PeerFigures:
     """Return what other nodes of the shape measured last."""
     alike = sorted(
         (
@@ -114,10 +114,12 @@ def _peers(test: NodeTest, others: Iterable[NodeTest]) -> Peers:
         ),
         key=lambda each: each.spec.number,
     )  # fmt: skip
-    return Peers({each.spec.node: comparable(each) for each in alike})
+    return PeerFigures({each.spec.node: comparable(each) for each in alike})
 
 
-def _compared_cells(test: str, figure: Figure, peers: Peers) -> tuple[str, str, str, str, str, str]:
+def _compared_cells(
+    test: str, figure: Figure, peers: PeerFigures
+) -> tuple[str, str, str, str, str, str]:
     name, value, worst, limit = _figure_cells(test, figure)
     found = peers.values(test, figure.name)
     middle = figure_text(median(found), _unit(test, figure.name)) if found else "-"

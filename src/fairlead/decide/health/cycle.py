@@ -66,7 +66,7 @@ from fairlead.decide.rails.sight import (
 )
 from fairlead.decide.verdict import Decision
 from fairlead.model.health.idle_nodes import DueNode
-from fairlead.model.health.judgement import Peers
+from fairlead.model.health.judgement import PeerFigures
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.health.windows import drain_of
 
@@ -97,7 +97,9 @@ class HealthView:
     report: ClusterReport | None = None
     #: Pods of tests by the name of the test, and what nodes measured last, by shape and suite.
     test_pods: Mapping[str, Pod] = field(default_factory=dict[str, Pod])
-    peers: Mapping[tuple[str, str], Peers] = field(default_factory=dict[tuple[str, str], Peers])
+    peers: Mapping[tuple[str, str], PeerFigures] = field(
+        default_factory=dict[tuple[str, str], PeerFigures]
+    )
     #: Idle nodes that are to be tested.
     due: Collection[DueNode] = ()
     #: Reports whose nodes have been gone for `orphan_seconds`.

@@ -28,7 +28,7 @@ from fairlead.decide.health.testing import (
     step_aside,
     wanted_test,
 )
-from fairlead.model.health.judgement import Peers
+from fairlead.model.health.judgement import PeerFigures
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.pools.yielding_tests import is_yielding
 
@@ -48,7 +48,7 @@ class Bench:
     """
 
     pods: Mapping[str, Pod]
-    peers: Mapping[tuple[str, str], Peers]
+    peers: Mapping[tuple[str, str], PeerFigures]
     policy: HealthPolicy
     now: float
 

@@ -36,7 +36,7 @@ from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.changes import hardware_of, last_passed
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.model.health.idle_nodes import NEVER, PastTests
-from fairlead.model.health.judgement import Peers, judged, shape_of
+from fairlead.model.health.judgement import PeerFigures, judged, shape_of
 
 #: The check of faults that tests find, as `health.actOn` names it.
 CHECK = TESTED
@@ -265,7 +265,7 @@ class _Now:
 
 def next_step(
     test: NodeTest, pod: Pod | None, node: Node, policy: HealthPolicy,
-    *, now: float, peers: Mapping[tuple[str, str], Peers], is_used: bool,
+    *, now: float, peers: Mapping[tuple[str, str], PeerFigures], is_used: bool,
     idle_seconds: float = float("inf"), report: NodeReport | None = None,
 ) -> TestAction | None:  # fmt: skip
     """Return what follows for an open test; None: wait.
@@ -310,7 +310,7 @@ def next_step(
 
 
 def _result(
-    at: _Now, pod: Pod, node: Node, *, peers: Mapping[tuple[str, str], Peers],
+    at: _Now, pod: Pod, node: Node, *, peers: Mapping[tuple[str, str], PeerFigures],
     hardware: dict[str, str],
 ) -> SetTest:  # fmt: skip
     """Judge what a pod has left."""
@@ -320,7 +320,7 @@ def _result(
     except UnreadableResult as error:
         return at.again(NO_RESULT, str(error))
     shape = shape_of(node)
-    alike = peers.get((shape, test.spec.suite), Peers())
+    alike = peers.get((shape, test.spec.suite), PeerFigures())
     measured = judged(result, alike, but=node.metadata.name, apart=test.spec.retests)
     outcome = worst_outcome(measured)
     worst = max(measured, key=lambda each: each.outcome.rank)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from fairlead.api.cluster.machine_result import MachineFinding, PairMeasure, SuiteResult
 from fairlead.api.cluster.node_report import WHY_MAX
 from fairlead.api.values.outcomes import MachineOutcome
-from fairlead.model.health.judgement import Peers, judged
+from fairlead.model.health.judgement import PeerFigures, judged
 
 #: Of what the best quarter of the pairs has: less is slow. Of few pairs, which may be at different
 #: distances, much less.
@@ -221,17 +221,17 @@ def _notes(bad: Mapping[Pair, str], nodes: Sequence[str]) -> Iterator[str]:
 
 def _alike(
     members: Sequence[CheckedMember], results: Mapping[int, SuiteResult]
-) -> dict[tuple[str, tuple[str, ...]], Peers]:
+) -> dict[tuple[str, tuple[str, ...]], PeerFigures]:
     """Return some members of each role and kind of GPU, with what they found."""
     out: dict[tuple[str, tuple[str, ...]], dict[str, Sequence[MachineFinding]]] = {}
     for rank, result in results.items():
         some = out.setdefault((members[rank].role, result.devices), {})
         if len(some) < ALIKE_MAX:
             some[str(rank)] = _of_gpus(result)
-    return {key: Peers(some) for key, some in out.items()}
+    return {key: PeerFigures(some) for key, some in out.items()}
 
 
-def _findings(result: SuiteResult, alike: Peers) -> Findings:
+def _findings(result: SuiteResult, alike: PeerFigures) -> Findings:
     """Return what a member found, its GPUs compared with those of its role.
 
     Other figures are of machines that the gang may share with others, so they are not judged.

@@ -28,7 +28,7 @@ DEVIATIONS = 5.0
 _SPREAD = {Better.HIGHER: 0.1, Better.LOWER: 1.0}
 
 
-class Peers:
+class PeerFigures:
     """What machines that are alike measured last: their figures, in columns.
 
     A figure is judged by those of all others, so they are kept as they are asked for: a test of one
@@ -82,7 +82,7 @@ def shape_of(node: Node) -> str:
 
 
 def judged(
-    result: SuiteResult, peers: Peers, *, but: str = "", apart: Collection[str] = ()
+    result: SuiteResult, peers: PeerFigures, *, but: str = "", apart: Collection[str] = ()
 ) -> tuple[MachineFinding, ...]:
     """Return what was measured, with the limit of each figure; what misses one has Failed.
 
@@ -90,13 +90,13 @@ def judged(
     ran with other options than those of the peers.
     """
     return tuple(
-        _judged(each, result.devices, Peers() if each.test in apart else peers, but=but)
+        _judged(each, result.devices, PeerFigures() if each.test in apart else peers, but=but)
         for each in result.measured
     )
 
 
 def _judged(
-    measured: MachineFinding, devices: Sequence[str], peers: Peers, *, but: str
+    measured: MachineFinding, devices: Sequence[str], peers: PeerFigures, *, but: str
 ) -> MachineFinding:
     kind = machine_tests().get(measured.test)
     if kind is None:
