@@ -45,6 +45,8 @@ from fairlead.api.kubernetes.core import (
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
 from fairlead.decide.health.changes import change_of, hardware_of
+from fairlead.decide.health.gate import RESULTS_MAX, Bench, steps_of_tests
+from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy, SuiteRule
 from fairlead.decide.health.testing import (
     BeginTest,
@@ -368,6 +370,21 @@ def test_what_ran_longer_than_usual_is_compared_with_no_other_node() -> None:
     slow = SuiteResult("quick", (memory(1.0),))
     assert judged(slow, peers(*[100.0] * 8))[0].outcome is MachineOutcome.FAILED
     assert judged(slow, peers(*[100.0] * 8), apart=("memory",))[0].outcome is MachineOutcome.PASSED
+
+
+def test_so_many_results_are_judged_in_one_decision_and_no_open_test_waits_for_them() -> None:
+    views, pods = dict[str, NodeView](), dict[str, Pod]()
+    for i in range(RESULTS_MAX + 3):
+        name, test = f"n{i:02}", running()
+        of = make_node(name)
+        meta = replace(test.metadata, name=f"{name}-1")
+        views[name] = NodeView(of, None, None, tests=(replace(test, metadata=meta),))
+        pods[f"{name}-1"] = pod(phase="Succeeded", message=result())
+    views["z"] = NodeView(make_node("z"), None, None, tests=(a_test(),))
+    bench = Bench(pods, {}, POLICY, EPOCH + 60)
+    steps = list(steps_of_tests(views, bench, ()))
+    assert sum(isinstance(each, SetTest) for each in steps) == RESULTS_MAX
+    assert any(isinstance(each, BeginTest) for each in steps)
 
 
 # A test that is open

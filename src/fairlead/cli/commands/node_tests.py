@@ -90,8 +90,7 @@ def test(common_: Common, *, name: str, suite: str, timeout: str) -> int:
               help="Under each version of the driver or the kernel: with what changed on the same "
                    "nodes since the version before.")  # fmt: skip
 @click.option("--html", metavar="FILE", default="",
-              help="Write a page with a chart per figure, by driver unless --by says otherwise."
-              )  # fmt: skip
+              help="Write a page with a chart per figure; without --by, by driver.")  # fmt: skip
 @common()
 def fleet_tests(common_: Common, *, suite: str, by: str, html: str) -> None:
     """Show what the tests of all nodes measured: the spread of each figure, and who is beyond it.

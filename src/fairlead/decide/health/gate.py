@@ -32,6 +32,9 @@ from fairlead.model.health.judgement import PeerFigures
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.pools.yielding_tests import is_yielding
 
+#: Results that are judged in one decision; the next one, half a second later, has the others.
+RESULTS_MAX = 16
+
 
 @dataclass(frozen=True, slots=True)
 class LiftTaint:
@@ -63,13 +66,24 @@ def steps_of_tests(
     room = bench.policy.tests_at_once_max - sum(
         test.status.phase is NodeTestPhase.RUNNING for node in nodes.values() for test in node.tests
     )
+    results = RESULTS_MAX
     for name, node in sorted(nodes.items()):
+        if _has_result(node, bench):
+            if results <= 0:
+                continue
+            results -= 1
         for step in _steps(node, bench, is_needed=name in needs):
             if isinstance(step, BeginTest):
                 if room <= 0:
                     continue
                 room -= 1
             yield step
+
+
+def _has_result(node: NodeView, bench: Bench) -> bool:
+    """True when a pod of an open test has ended, so that its figures are to be judged."""
+    found = (bench.pods.get(each.metadata.name) for each in node.tests if each.is_open)
+    return any(pod is not None and pod.is_terminal for pod in found)
 
 
 def _steps(node: NodeView, bench: Bench, *, is_needed: bool) -> Iterator[TestAction | LiftTaint]:
