@@ -20,7 +20,7 @@ from fairlead.api.cluster.machine_result import (
     encode_result,
 )
 from fairlead.api.cluster.node_report import Action
-from fairlead.api.cluster.node_suites import suites
+from fairlead.api.cluster.node_suites import proofs_of, suite_of, suites
 from fairlead.api.cluster.node_test import NodeTest, NodeTestCause, NodeTestPhase
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Node, Pod
@@ -516,9 +516,11 @@ def test_a_repair_that_did_not_help_is_found_by_the_gate() -> None:
             await asyncio.sleep(60)
             await world.tell(name)
             lies = (MachineOutcome.PASSED, MachineOutcome.FAILED)
+            again = suite_of("quick", proofs_of("gpu-xid", ""))
+            assert again is not None
             bad = encode_result(SuiteResult("quick", tuple(
                 MachineFinding(test, lies[test == "disk"], "it lies")
-                for test in suites()["quick"].tests
+                for test in again.tests
             ))).decode()  # fmt: skip
 
             async def judged() -> bool:
