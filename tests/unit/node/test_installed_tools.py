@@ -17,7 +17,7 @@ import pytest
 
 from fairlead.api.cluster.machine_result import Figure, MachineFinding, MachineOutcome
 from fairlead.node.machine_tests.installed import dcgm, nccl, nvbandwidth
-from fairlead.node.machine_tests.installed.tool import Tool
+from fairlead.node.machine_tests.installed.tool import InstalledTool
 from fairlead.node.machine_tests.program import measured
 
 PASSED, FAILED = MachineOutcome.PASSED, MachineOutcome.FAILED
@@ -25,7 +25,9 @@ ERROR, SKIPPED = MachineOutcome.ERROR, MachineOutcome.SKIPPED
 IDLE = "0, Disabled, 4\n1, Disabled, 4\n"
 
 
-def installed(directory: Path, tool: str, said: str, *, code: int = 0, gpus: str = IDLE) -> Tool:
+def installed(
+    directory: Path, tool: str, said: str, *, code: int = 0, gpus: str = IDLE
+) -> InstalledTool:
     """Install programs that say this, for real."""
     for name, text, status in ((tool, said, code), ("nvidia-smi", gpus, 0)):
         (directory / f"{name}.out").write_text(text)
@@ -35,7 +37,7 @@ def installed(directory: Path, tool: str, said: str, *, code: int = 0, gpus: str
             f"cat '{directory}/{name}.out'\nexit {status}\n"
         )
         program.chmod(0o755)
-    return Tool(tool, places=str(directory))
+    return InstalledTool(tool, places=str(directory))
 
 
 def found(measure: Callable[[], Iterable[Figure]]) -> MachineFinding:
@@ -250,7 +252,7 @@ def test_gpus_that_cannot_be_tested_say_nothing_of_the_machine(
 def test_a_tool_that_is_not_installed_is_skipped_and_one_that_hangs_an_error(
     tmp_path: Path,
 ) -> None:
-    empty = Tool("dcgmi", places=str(tmp_path))
+    empty = InstalledTool("dcgmi", places=str(tmp_path))
     ended = found(lambda: dcgm.measure(dcgm.DcgmOptions(), empty))
     assert (ended.outcome, ended.message) == (SKIPPED, "dcgmi is not installed")
     tool = installed(tmp_path, "dcgmi", "")

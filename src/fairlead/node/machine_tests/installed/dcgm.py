@@ -22,7 +22,7 @@ import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
 from fairlead.node.host import Absent
-from fairlead.node.machine_tests.installed.tool import Tool
+from fairlead.node.machine_tests.installed.tool import InstalledTool
 from fairlead.node.machine_tests.program import Broken, number
 
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
@@ -123,8 +123,9 @@ def judge(results: tuple[DcgmResult, ...], gpus: int) -> Iterable[Figure]:
     return (number("passed", len(passed)), number("gpus", len(seen)))
 
 
-def measure(options: DcgmOptions, tool: Tool = Tool("dcgmi")) -> Iterable[Figure]:  # noqa: B008 # frozen
+def measure(options: DcgmOptions, tool: InstalledTool | None = None) -> Iterable[Figure]:
     """Return what the diagnosis of all GPUs found; Broken, Absent, RuntimeError."""
+    tool = tool or InstalledTool("dcgmi")
     gpus = tool.gpus()
     host = ("--host", options.host) if options.host else ()
     ended = tool.said(options.seconds, "diag", *host, "-r", str(options.level), "-j")

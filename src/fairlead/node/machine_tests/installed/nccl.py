@@ -16,7 +16,7 @@ import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
 from fairlead.node.host import Absent
-from fairlead.node.machine_tests.installed.tool import Tool
+from fairlead.node.machine_tests.installed.tool import InstalledTool
 from fairlead.node.machine_tests.program import REPEATS, Broken, higher
 
 _WRONG = re.compile(r"^# Out of bounds values *: *(\d+) (OK|FAILED) *$", re.MULTILINE)
@@ -56,8 +56,9 @@ def refuse_variables(environment: Mapping[str, str]) -> None:
         raise RuntimeError(f"{', '.join(named)} is set; unset it: the result is of the machine")
 
 
-def measure(options: NcclOptions, tool: Tool = Tool("all_reduce_perf")) -> Iterable[Figure]:  # noqa: B008 # frozen
+def measure(options: NcclOptions, tool: InstalledTool | None = None) -> Iterable[Figure]:
     """Return the bus bandwidth, the best of three runs; Broken, Absent, RuntimeError."""
+    tool = tool or InstalledTool("all_reduce_perf")
     gpus = tool.gpus()
     if gpus == 1:
         raise Absent("there is one GPU alone")

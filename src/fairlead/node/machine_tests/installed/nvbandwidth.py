@@ -16,7 +16,7 @@ import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
 from fairlead.node.host import Absent
-from fairlead.node.machine_tests.installed.tool import Tool
+from fairlead.node.machine_tests.installed.tool import InstalledTool
 from fairlead.node.machine_tests.program import REPEATS, higher
 
 #: Cases of the tool, and the figures that they are.
@@ -82,8 +82,9 @@ def _rate(case: _Case, text: str) -> float:
         raise RuntimeError(f"nvbandwidth: {case.name}: {text[:40]!r} is no rate") from error
 
 
-def measure(options: BandwidthOptions, tool: Tool = Tool("nvbandwidth")) -> Iterable[Figure]:  # noqa: B008 # frozen
+def measure(options: BandwidthOptions, tool: InstalledTool | None = None) -> Iterable[Figure]:
     """Return the bandwidth of the worst pair, the best of three runs; Absent, RuntimeError."""
+    tool = tool or InstalledTool("nvbandwidth")
     tool.gpus()
     rates: dict[str, list[float]] = defaultdict(list)
     for _ in range(REPEATS):

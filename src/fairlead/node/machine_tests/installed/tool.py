@@ -36,7 +36,7 @@ def run(path: Path, seconds: float, arguments: tuple[str, ...]) -> program_run.P
 
 
 @dataclass(frozen=True, slots=True)
-class Tool:
+class InstalledTool:
     """A program that is installed. `places`: directories, with colons between them."""
 
     name: str
