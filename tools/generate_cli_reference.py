@@ -108,7 +108,9 @@ def headers() -> list[str]:
         "flags of `fairlead submit`; formatters of Python make `# FAIRLEAD --...` of them, which "
         "counts as well, and `##FAIRLEAD` is a comment. `#SBATCH` lines are read by sbatch's own "
         "rules; [Scripts of Slurm](../design/slurm.md) says what they mean together. A flag on "
-        "the command line wins over a variable, and a variable over a line of the script.", "",
+        "the command line wins over a variable, and a variable over a line of the script. "
+        "`#SBATCH hetjob` begins the next component of a "
+        "[heterogeneous job](../design/slurm.md#heterogeneous-jobs).", "",
         "| #SBATCH, mapped | to |", "| --- | --- |", *rows(OptionTreatment.MAPPED), "",
         "| #SBATCH, noted | no effect, because |", "| --- | --- |",
         *rows(OptionTreatment.NOTED), "",

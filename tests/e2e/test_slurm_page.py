@@ -57,6 +57,11 @@ CASES: dict[str, tuple[str, str]] = {
         "id=$(sbatch --parsable --array=0-3%2 -H sweep.sh); squeue -h -o %i -j $id;"
         "fairlead submit -q sweep.sh --array 0-3%2 --hold --name waits", r"\d+_\[0-3%2\]\nwaits",
     ),
+    "`sbatch -n1 : -N2 --gres=gpu:4 t.sh`, `#SBATCH hetjob`, `srun --het-group=1`, `srun A : B`": (
+        "printf '%s\\n' '#!/bin/sh' '#SBATCH -J pair' '#SBATCH hetjob' '#SBATCH -n1' "
+        "'srun -l echo A : echo B' 'srun --het-group=1 echo C' | sbatch --wait -Q;"
+        "fairlead logs pair", r"(?=.*0: A)(?=.*1: B).*C\n",
+    ),
     "`sbatch --wrap 'CMD'`": (
         "sbatch -c1 --wrap 'echo wrapped'; fairlead run --cpus 50m -- sh -c 'echo ran'", r"\nran",
     ),

@@ -516,3 +516,60 @@ def test_scancel_ends_only_what_matches_all_that_is_asked(tools: Tools) -> None:
     eventually(lambda: tools.queue("-r", "-j", array), [f"{array}_0 R"])
     tools.run("scancel", "--name=kept", "-q", qos, "-A", account)
     eventually(lambda: tools.queue("-n", "kept"), [])
+
+
+HET = """#!/bin/bash
+#SBATCH --job-name=het --mem=64M --time=10
+#SBATCH hetjob
+#SBATCH -n2 -N1 --mem=32M
+echo "script $FAIRLEAD_ROLE of $SLURM_HET_SIZE, $SLURM_NTASKS and $SLURM_NTASKS_HET_GROUP_1 tasks"
+srun sh -c 'echo first $RANK/$WORLD_SIZE $FAIRLEAD_ROLE $SLURM_JOB_ID $SLURM_MEM_PER_NODE'
+srun --het-group=1 sh -c 'echo second $RANK/$WORLD_SIZE $FAIRLEAD_ROLE $SLURM_MEM_PER_NODE'
+srun -l sh -c 'echo $FAIRLEAD_ROLE of $WORLD_SIZE' : -n2 sh -c 'echo $FAIRLEAD_ROLE; exit $RANK'
+echo "code $?"
+srun --het-group=2 true || echo "no component 2"
+touch at-the-end
+until [ -e go ]; do sleep 0.1; done
+"""
+
+
+def test_the_components_of_a_job_run_together_and_steps_are_on_one_or_on_both(
+    tools: Tools,
+) -> None:
+    asked = ("sbatch", "-a0-1", ":", "-n1")
+    assert "an array of heterogeneous jobs" in tools.run(*asked, code=1, stdin=HET).err
+    number = tools.submit(HET, ":", "--cpus-per-task=1", "--ntasks=1")
+    form = "%i %t %D %C"
+    root = tools.shell.root
+    eventually((root / "at-the-end").exists, expected=True)
+    assert tools.queue("-j", str(number), form=form) == [f"{number}+0 R 1 1", f"{number}+1 R 1 1"]
+    assert tools.queue("-j", f"{number}+1", form="%i %j") == [f"{number}+1 het"]
+    shown = tools.run("scontrol", "-o", "show", "job", str(number)).out.splitlines()
+    assert [re.findall(r"^JobId=\d+ HetJobId=\d+ HetJobOffset=(\d)", line) for line in shown] == [
+        ["0"], ["1"]
+    ]  # fmt: skip
+    refused = tools.run("scancel", f"{number}+1", code=1).err
+    assert "its components start and end together; name the job" in refused
+    assert tools.queue("-j", str(number), form="%t") == ["R", "R"]
+    (root / "go").touch()
+    eventually(lambda: tools.queue("-j", str(number)), [])
+    said = tools.run("sattach", str(number)).out.splitlines()
+    lines = sorted(line.partition("] ")[2] or line for line in said)
+    for line in (
+        "script het0 of 2, 1 and 1 tasks",
+        f"first 0/1 het0 {number} 64",
+        "second 0/1 het1 32",
+        "0: het0 of 3",
+        "1: het1",
+        "2: het1",
+        "code 2",
+        "no component 2",
+    ):
+        assert any(each.endswith(line) for each in lines), (line, said)
+    accounts = ("sacct", "-X", "-n", "-P", "-o", "JobID,State", "-j", str(number))
+    assert tools.run(*accounts).out.splitlines() == [
+        f"{number}+0|COMPLETED", f"{number}+1|COMPLETED"
+    ]  # fmt: skip
+    assert tools.run(*accounts, "--whole-hetjob=no").out.count("COMPLETED") == 1
+    two = ("srun", "-n1", "sh", "-c", "echo a $RANK", ":", "-n1", "sh", "-c", "echo b $RANK")
+    assert sorted(tools.run(*two).out.splitlines()) == ["a 0", "b 1"]

@@ -32,7 +32,10 @@ REVIEW = (
     b'"operation":"CREATE","namespace":"n","object":{"metadata":{"name":"p"},"spec":{}}}}'
 )
 CONTENT = b"k8s\x00\n\x0c\n\x02v1\x12\x06Config\x12\x00\x1a\x00\x22\x00"
-HEADER = "#!/bin/sh\n#SBATCH -N 2 --gpus-per-node=8 --time=1-12\n#FAIRLEAD --nodes 2\n# x\ntrue\n"
+HEADER = (
+    "#!/bin/sh\n#SBATCH -N 2 --gpus-per-node=8 --time=1-12\n#SBATCH hetjob\n#SBATCH -n1 --mem=1G\n"
+    "#FAIRLEAD --image a:1\n# x\ntrue\n"
+)
 PAGE = b'# TYPE a counter\na{b="c\\"d",e="f"} 1.5e3 1700000000000\na_bucket{le="+Inf"} NaN\n'
 AUDIT = (
     b'{"kind":"Event","stage":"ResponseComplete","verb":"list","requestURI":"/api/v1/pods",'

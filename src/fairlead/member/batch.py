@@ -41,6 +41,7 @@ from fairlead.member.gang_link import (
     listen,
     spawning,
 )
+from fairlead.member.het_groups import cpus_of_nodes
 from fairlead.member.mpirun import (
     EXIT_UNAVAILABLE,
     GATHER_SECONDS_MAX,
@@ -55,6 +56,7 @@ from fairlead.member.mpirun import (
     superseded,
 )
 from fairlead.member.srun import pattern_path
+from fairlead.member.step_layout import StepError
 from fairlead.member.steps import ENV_STEPS, Steps
 from fairlead.member.task_process import READ_BYTES_MAX
 from fairlead.member.tasks import Tasks
@@ -177,7 +179,10 @@ class AskedTasks:
 
 async def _first(gang: Gang, command: list[str], asked: AskedTasks) -> int:
     """Run the script in the first member; return its exit code, or -N for signal N."""
-    steps = Steps(int(os.environ.get("SLURM_CPUS_ON_NODE", "1")))
+    try:
+        steps = Steps(cpus_of_nodes(os.environ, gang.size))
+    except StepError as error:
+        raise MpiError(str(error)) from None
     async with spawning() as spawn:
         steps.add_member(0, Tasks(steps.heard, spawn).hear)
         others = Others(gang.size, steps)

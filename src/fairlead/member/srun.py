@@ -14,7 +14,7 @@ import re
 import signal
 import sys
 from base64 import b64decode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +29,10 @@ from fairlead.member.gang_link import (
     prove_member,
     spawning,
 )
+from fairlead.member.het_groups import components, environment_of
 from fairlead.member.srun_input import StepInput, raw_terminal, size_of_terminal
-from fairlead.member.srun_options import StepOptions, parse, programs
-from fairlead.member.step_layout import Allotted, StepError, counts, layout
+from fairlead.member.srun_options import StepOptions, StepPart, parse_step, programs
+from fairlead.member.step_layout import Allotted, StepError, layout
 from fairlead.member.steps import ENV_STEPS, KEY, SOCKET, steps_gang
 
 VERSION = "slurm 25.05.0"
@@ -44,110 +45,168 @@ _SAYING = (signal.SIGUSR1, signal.SIGUSR2)
 _PATTERN = re.compile(r"%(?:0?(\d*))?([a-zA-Z%])")
 
 
-def allotted(environment: Mapping[str, str]) -> Allotted:
-    """Return the nodes of the job and their tasks; StepError outside of a batch script."""
+def allotted(environment: Mapping[str, str]) -> tuple[Allotted, ...]:
+    """Return the nodes and tasks of each component; StepError outside of a batch script."""
     try:
         lines = Path(environment["FAIRLEAD_HOSTFILE"]).read_text().splitlines()
-        tasks = counts(environment["SLURM_TASKS_PER_NODE"])
     except (KeyError, OSError):
         raise StepError("run this in a batch script of Fairlead (fairlead submit)") from None
-    hosts = tuple(line.split()[0] for line in lines if line.strip())
-    if len(hosts) != len(tasks):
-        raise StepError(f"the job has {len(hosts)} nodes, SLURM_TASKS_PER_NODE {len(tasks)}")
-    return Allotted(hosts, tasks)
+    return components(environment, [line.split()[0] for line in lines if line.strip()])
 
 
-def tasks_of(
-    options: StepOptions, placed: list[tuple[int, int]], job: Allotted,
-    environment: Mapping[str, str],
-) -> dict[str, list[dict[str, Any]]]:  # fmt: skip
-    """Return the tasks of each node: rank, command, directory and variables; StepError."""
-    total = sum(count for _, count in placed)
-    commands = [options.command] * total
-    if options.is_multi:
-        commands = programs(Path(options.command[0]).read_text(), total)
-    found: dict[str, list[dict[str, Any]]] = {}
-    rank = 0
-    for number, (node, count) in enumerate(placed):
-        tasks: list[dict[str, Any]] = []
-        for local in range(count):
-            variables = {
-                "SLURM_PROCID": str(rank),
-                "SLURM_LOCALID": str(local),
-                "SLURM_NODEID": str(number),
-                "SLURMD_NODENAME": job.hosts[node],
-                "RANK": str(rank),
-                "LOCAL_RANK": str(local),
-                "WORLD_SIZE": str(total),
-                "LOCAL_WORLD_SIZE": str(count),
-            }
-            if options.gpus_per_task:
-                variables["CUDA_VISIBLE_DEVICES"] = _devices(options, local, environment)
-            task: dict[str, Any] = {
-                "rank": rank, "command": list(commands[rank]), "variables": variables,
-                "directory": options.directory or str(Path.cwd()),
-            }  # fmt: skip
-            if options.has_terminal and rank == 0:
-                task["terminal"] = size_of_terminal()
-            tasks.append(task)
-            rank += 1
-        found[str(node)] = tasks
-    return found
+@dataclass(frozen=True, slots=True)
+class PlacedPart:
+    """The tasks of a step on one component of the job."""
+
+    asked: StepPart
+    job: Allotted
+    #: Nodes, numbered in the component, and the tasks of each.
+    placed: tuple[tuple[int, int], ...]
+
+    @property
+    def hosts(self) -> list[str]:
+        """The addresses of its nodes."""
+        return [self.job.hosts[node] for node, _ in self.placed]
+
+    @property
+    def counts(self) -> list[int]:
+        """The tasks of each of its nodes."""
+        return [count for _, count in self.placed]
 
 
-def _devices(options: StepOptions, local: int, environment: Mapping[str, str]) -> str:
-    """Return the GPUs of a task: the next ones of its node, by number."""
-    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
-    count = int(environment.get("SLURM_GPUS_ON_NODE", "0"))
-    devices = visible.split(",") if visible else [str(i) for i in range(count)]
-    first = local * options.gpus_per_task
-    return ",".join(devices[first : first + options.gpus_per_task])
+@dataclass(frozen=True, slots=True)
+class PlacedStep:
+    """A step: its parts in the order of their tasks."""
 
+    parts: tuple[PlacedPart, ...]
 
-def step_environment(
-    placed: list[tuple[int, int]], job: Allotted, options: StepOptions,
-    environment: Mapping[str, str],
-) -> dict[str, str]:  # fmt: skip
-    """Return what all tasks of a step see alike.
+    @classmethod
+    def of(cls, asked: Iterable[StepPart], job: tuple[Allotted, ...]) -> PlacedStep:
+        """Place the tasks of a step; StepError."""
+        return cls(tuple(
+            PlacedPart(part, job[part.component],
+                       tuple(layout(part.options.wanted, job[part.component])))
+            for part in asked
+        ))  # fmt: skip
 
-    The names of its nodes are not in brackets: some programs read the first one up to a comma.
-    """
-    total, nodes = sum(count for _, count in placed), ",".join(job.hosts[n] for n, _ in placed)
-    each = ",".join(str(count) for _, count in placed)
-    return {
-        **{k: v for k, v in environment.items() if k != ENV_STEPS},
-        "SLURM_STEP_NODELIST": nodes,
-        "SLURM_STEP_NUM_NODES": str(len(placed)),
-        "SLURM_STEP_NUM_TASKS": str(total),
-        "SLURM_STEP_TASKS_PER_NODE": each,
-        "SLURM_TASKS_PER_NODE": each,
-        "SLURM_NTASKS": str(total),
-        "SLURM_NPROCS": str(total),
-        "SLURM_NNODES": str(len(placed)),
-        "SLURM_CPUS_PER_TASK": str(options.cpus),
-        "SLURM_LAUNCH_NODE_IPADDR": environment.get("MASTER_ADDR", ""),
-    }
+    @property
+    def options(self) -> list[StepOptions]:
+        """What was asked for of each task, by rank."""
+        return [part.asked.options for part in self.parts for _ in range(sum(part.counts))]
+
+    def request(self, environment: Mapping[str, str]) -> dict[str, Any]:
+        """Return what the first member is asked for; StepError."""
+        parts: list[dict[str, Any]] = []
+        rank = node = 0
+        for part in self.parts:
+            parts.append({
+                "tasks": self._tasks_of(part, rank, node), "cpus": part.asked.options.cpus,
+                "environment": self._environment_of(part, environment),
+            })  # fmt: skip
+            rank, node = rank + sum(part.counts), node + len(part.placed)
+        is_exclusive = any(part.asked.options.is_exclusive for part in self.parts)
+        return {"parts": parts, "is_exclusive": is_exclusive}
+
+    def _tasks_of(
+        self, part: PlacedPart, rank: int, first_node: int
+    ) -> dict[str, list[dict[str, Any]]]:
+        """Return the tasks of each node of the job: rank, command, directory and variables;
+        StepError.
+        """
+        options, total = part.asked.options, sum(part.counts)
+        commands = [options.command] * total
+        if options.is_multi:
+            commands = programs(Path(options.command[0]).read_text(), total)
+        size = sum(sum(each.counts) for each in self.parts)
+        words, found = iter(commands), dict[str, list[dict[str, Any]]]()
+        for number, (node, count) in enumerate(part.placed, first_node):
+            tasks = found[str(part.job.first + node)] = list[dict[str, Any]]()
+            for local in range(count):
+                variables = {
+                    "SLURM_PROCID": str(rank),
+                    "SLURM_LOCALID": str(local),
+                    "SLURM_NODEID": str(number),
+                    "SLURMD_NODENAME": part.job.hosts[node],
+                    "RANK": str(rank),
+                    "LOCAL_RANK": str(local),
+                    "WORLD_SIZE": str(size),
+                    "LOCAL_WORLD_SIZE": str(count),
+                }
+                task: dict[str, Any] = {
+                    "rank": rank, "command": list(next(words)), "variables": variables,
+                    "directory": options.directory or str(Path.cwd()),
+                }  # fmt: skip
+                if options.gpus_per_task:
+                    task["gpus"] = [local * options.gpus_per_task, options.gpus_per_task]
+                if options.has_terminal and rank == 0:
+                    task["terminal"] = size_of_terminal()
+                tasks.append(task)
+                rank += 1
+        return found
+
+    def _environment_of(self, part: PlacedPart, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return what all tasks of a part see alike.
+
+        The names of the step's nodes are not in brackets: some programs read the first one up to a
+        comma.
+        """
+        hosts = [host for each in self.parts for host in each.hosts]
+        counts = [count for each in self.parts for count in each.counts]
+        total, each = str(sum(counts)), ",".join(map(str, counts))
+        own = environment_of(environment, part.asked.component)
+        found = {
+            **{k: v for k, v in own.items() if k != ENV_STEPS},
+            **self._job_nodes(environment),
+            "SLURM_STEP_NODELIST": ",".join(hosts),
+            "SLURM_STEP_NUM_NODES": str(len(hosts)),
+            "SLURM_STEP_NUM_TASKS": total,
+            "SLURM_STEP_TASKS_PER_NODE": each,
+            "SLURM_TASKS_PER_NODE": each,
+            "SLURM_NTASKS": total,
+            "SLURM_NPROCS": total,
+            "SLURM_NNODES": str(len(hosts)),
+            "SLURM_CPUS_PER_TASK": str(part.asked.options.cpus),
+            "SLURM_LAUNCH_NODE_IPADDR": environment.get("MASTER_ADDR", ""),
+        }
+        if self.parts[0].job.first + self.parts[0].placed[0][0]:  # not on the job's first node
+            found["MASTER_ADDR"] = hosts[0]
+        return found
+
+    def _job_nodes(self, environment: Mapping[str, str]) -> dict[str, str]:
+        """Return the nodes of the job as tasks see them: those of the step's components together;
+        {} where the script's own are these.
+        """
+        if [part.asked.component for part in self.parts] == [0]:
+            return {}
+        each = [environment_of(environment, part.asked.component) for part in self.parts]
+        lists = ",".join(filter(None, (own.get("SLURM_JOB_NODELIST") for own in each)))
+        return {
+            "SLURM_JOB_NODELIST": lists,
+            "SLURM_NODELIST": lists,
+            "SLURM_JOB_NUM_NODES": str(sum(len(part.job.hosts) for part in self.parts)),
+        }
 
 
 class Output:
     """Where what tasks write goes: standard output and error, or files by --output and --error."""
 
-    def __init__(self, options: StepOptions, total: int) -> None:
+    def __init__(self, options: Sequence[StepOptions]) -> None:
+        """`options` are those of each task, by rank."""
         self._options = options
-        self._width = len(str(total - 1))
+        self._width = len(str(len(options) - 1))
         self._files: dict[str, Any] = {}
         #: Of each task and stream: what it wrote of a line that has not ended.
         self._begun: dict[tuple[int, int], bytes] = {}
 
     def write(self, rank: int, stream: int, data: bytes, step: int) -> None:
         """Write what a task wrote."""
-        if self._options.has_terminal:
+        if self._options[rank].has_terminal:
             if rank == 0:
                 sys.stdout.buffer.write(data)
                 sys.stdout.buffer.flush()
             return
         file = self._file(rank, stream, step)
-        if not self._options.labels:
+        if not self._options[rank].labels:
             file.write(data)
             file.flush()
             return
@@ -165,9 +224,8 @@ class Output:
                 self.write(rank, stream, b"\n", step)
 
     def _file(self, rank: int, stream: int, step: int) -> Any:
-        pattern = self._options.output
-        if stream == 2 and self._options.error:
-            pattern = self._options.error
+        options = self._options[rank]
+        pattern = options.error if stream == 2 and options.error else options.output
         if not pattern:
             return sys.stdout.buffer if stream == 1 else sys.stderr.buffer
         path = pattern_path(pattern, os.environ, rank=rank, step=step)
@@ -196,10 +254,9 @@ def pattern_path(
     return _PATTERN.sub(value, pattern)
 
 
-async def _run(options: StepOptions, job: Allotted) -> int:
-    """Run the step; return the exit code. StepError, LinkLost."""
-    placed = layout(options.wanted, job)
-    total = sum(count for _, count in placed)
+async def _run(step: PlacedStep) -> int:
+    """Run a step; return the exit code. StepError, LinkLost."""
+    request, has_terminal = step.request(os.environ), step.options[0].has_terminal
     link, asked = await connected(), asyncio.Event()
     async with spawning() as spawn:
 
@@ -210,23 +267,19 @@ async def _run(options: StepOptions, job: Allotted) -> int:
                 )
 
         pass_on(_SAYING)
-        await link.send({
-            "tasks": tasks_of(options, placed, job, os.environ),
-            "environment": step_environment(placed, job, options, os.environ),
-            "cpus": options.cpus, "is_exclusive": options.is_exclusive,
-        })  # fmt: skip
+        await link.send(request)
         asked.set()
         match await link.receive():
-            case {"step": int(step)}:
+            case {"step": int(number)}:
                 pass
             case {"error": str(text)}:
                 raise StepError(text)
             case _:
                 raise LinkLost
         pass_on(_ENDING)
-        with raw_terminal(0) if options.has_terminal and os.isatty(0) else nullcontext():
-            codes = await _follow(options, total, _Followed(link, step, spawn))
-        if options.has_terminal:
+        with raw_terminal(0) if has_terminal and os.isatty(0) else nullcontext():
+            codes = await _follow(step.options, _Followed(link, number, spawn))
+        if has_terminal:
             for rank, code in codes.items():
                 _say_end(rank, code)
         with suppress(LinkLost):
@@ -244,11 +297,13 @@ class _Followed:
     spawn: Spawn
 
 
-async def _follow(options: StepOptions, total: int, step: _Followed) -> dict[int, int]:
-    """Pass on what tasks read and write until all have ended; return their exit codes."""
-    inputs = _inputs(options, total, step)
-    output, codes = Output(options, total), dict[int, int]()
-    while len(codes) < total:
+async def _follow(options: Sequence[StepOptions], step: _Followed) -> dict[int, int]:
+    """Pass on what tasks read and write until all have ended; return their exit codes. `options`
+    are those of each task, by rank.
+    """
+    inputs = _inputs(options[0], len(options), step)
+    output, codes = Output(options), dict[int, int]()
+    while len(codes) < len(options):
         match await step.link.receive():
             case {"wrote": int(), "rank": int(rank), "stream": int(stream), "data": str(data)}:
                 output.write(rank, stream, b64decode(data), step.number)
@@ -260,9 +315,9 @@ async def _follow(options: StepOptions, total: int, step: _Followed) -> dict[int
                 for each in inputs:
                     each.ended(rank)
                 codes[rank] = code
-                if not options.has_terminal:
+                if not options[rank].has_terminal:
                     _say_end(rank, code)
-                if code and options.kills_on_bad_exit:
+                if code and options[rank].kills_on_bad_exit:
                     await step.link.send({"signal": signal.SIGKILL})
             case _:
                 raise LinkLost
@@ -325,14 +380,14 @@ async def connected() -> Link:
 def main(argv: list[str]) -> int:
     """Entry of `srun [OPTIONS] PROGRAM [ARGS]`."""
     try:
-        options = parse(argv, os.environ)
-        if options.shows_version:
+        parts = parse_step(argv, os.environ)
+        if parts[0].options.shows_version:
             sys.stdout.write(f"{VERSION}\n")
             return 0
-        if options.lists_mpi:
+        if parts[0].options.lists_mpi:
             sys.stdout.write("MPI plugin types are...\n\tnone\n")
             return 0
-        return asyncio.run(_run(options, allotted(os.environ)))
+        return asyncio.run(_run(PlacedStep.of(parts, allotted(os.environ))))
     except (StepError, OSError) as error:
         sys.stderr.write(f"srun: error: {error}\n")
         return 1

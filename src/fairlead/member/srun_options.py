@@ -1,7 +1,8 @@
 """The command line of srun: what is read of it, and what it means (pure).
 
 Source: the manual of srun of Slurm 25.05. Options about places and wishes are taken without effect,
-as those of sbatch are; what a step cannot have is refused.
+as those of sbatch are; what a step cannot have is refused. A word `:` separates the parts of a step
+that spans components of a heterogeneous job, by the rules of Slurm's page on these.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fairlead.member.het_groups import component_count, environment_of, groups
 from fairlead.member.hostlist import expand_hosts
 from fairlead.member.step_layout import StepError, Wanted
 
@@ -17,7 +19,7 @@ from fairlead.member.step_layout import StepError, Wanted
 _VALUES = {
     "ntasks": "n", "nodes": "N", "ntasks-per-node": "", "cpus-per-task": "c", "nodelist": "w",
     "exclude": "x", "relative": "r", "output": "o", "error": "e", "chdir": "D",
-    "gpus-per-task": "", "wait": "W", "mpi": "", "input": "i",
+    "gpus-per-task": "", "wait": "W", "mpi": "", "input": "i", "het-group": "",
 }  # fmt: skip
 _SWITCHES = {"label": "l", "multi-prog": "", "exact": "", "overlap": "", "version": "V"}
 _OPTIONAL = {"kill-on-bad-exit": "K", "exclusive": "", "pty": ""}
@@ -42,7 +44,11 @@ _TAKES_NONE = {**_SWITCHES, **_IGNORED_SWITCHES}
 #: What the reference lists: options that are read, and those without effect, with their letters.
 READ = {**_VALUES, **_SWITCHES, **_OPTIONAL}
 WITHOUT_EFFECT = {**_IGNORED_VALUES, **_IGNORED_SWITCHES}
-_ALIASES = {"tasks-per-node": "ntasks-per-node", "msg-timeout": "wait"}
+_ALIASES = {
+    "tasks-per-node": "ntasks-per-node", "msg-timeout": "wait", "pack-group": "het-group",
+}  # fmt: skip
+#: What a later part of a step has from an earlier one, unless it says so itself.
+_CARRIED = ("label", "kill-on-bad-exit", "output", "error", "input", "pty", "chdir", "wait")
 _LETTERS = {letter: name for table in (_TAKES_VALUE, _TAKES_NONE, _OPTIONAL)
             for name, letter in table.items() if letter}  # fmt: skip
 _MPI = {"none": "", "list": ""}
@@ -73,9 +79,75 @@ class StepOptions:
     ignored: tuple[str, ...] = field(default=())
 
 
-def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> StepOptions:
-    """Return the options and the command; the variables of the script give defaults. StepError."""
-    given, command, ignored = _read(list(arguments))
+@dataclass(frozen=True, slots=True)
+class StepPart:
+    """What was asked for of a step on one component of a job."""
+
+    component: int
+    options: StepOptions
+
+
+def parse_step(arguments: Sequence[str], environment: Mapping[str, str]) -> tuple[StepPart, ...]:
+    """Return the parts of a step by their components, one at least; StepError.
+
+    The variables of the script give defaults.
+    """
+    count = component_count(environment)
+    words = separated(arguments)
+    found: dict[int, StepOptions] = {}
+    carried: dict[str, str] = {}
+    commands = [_read(list(part))[1] for part in words]
+    for place, part in enumerate(words):
+        given, _, ignored = _read(list(part))
+        own = groups(given["het-group"]) if "het-group" in given else (place,)
+        given = {**carried, **given}
+        carried = {name: given[name] for name in _CARRIED if name in given}
+        command = next((each for each in commands[place:] if each), ())
+        for component in own:
+            if component >= count:
+                raise StepError(
+                    f"Attempt to run a job step with het group value of {component}, but the job "
+                    f"allocation has maximum value of {count - 1}"
+                )
+            if component in found:
+                raise StepError(
+                    f"two parts of the step are for component {component}: --het-group=N names "
+                    "each once"
+                )
+            variables = environment_of(environment, component)
+            found[component] = _options(given, command, ignored, variables)
+    parts = tuple(StepPart(each, found[each]) for each in sorted(found))
+    _check_parts(parts)
+    return parts
+
+
+def separated(arguments: Sequence[str]) -> list[list[str]]:
+    """Return the words between those that are `:`."""
+    found: list[list[str]] = [[]]
+    for word in arguments:
+        if word == ":":
+            found.append([])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def _check_parts(parts: tuple[StepPart, ...]) -> None:
+    """StepError for what is of a whole step and not the same in all its parts."""
+    first = parts[0].options
+    if len(parts) > 1 and any(part.options.is_multi for part in parts):
+        raise StepError("--multi-prog is for one component; write PROGRAM : PROGRAM")
+    for part in parts:
+        if (part.options.input, part.options.has_terminal) != (first.input, first.has_terminal):
+            raise StepError(
+                "--input and --pty are of the whole step: write them before the first :"
+            )
+
+
+def _options(
+    given: Mapping[str, str], command: tuple[str, ...], ignored: tuple[str, ...],
+    environment: Mapping[str, str],
+) -> StepOptions:  # fmt: skip
     nodes = _number(given, "nodes")
     default_each = environment.get("SLURM_NTASKS_PER_NODE")
     each = _number(given, "ntasks-per-node")

@@ -19,10 +19,12 @@ class StepError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Allotted:
-    """The job: the address of each node, and its tasks."""
+    """A job, or one component of it: the address of each node, and its tasks."""
 
     hosts: tuple[str, ...]
     tasks: tuple[int, ...]
+    #: The number of its first node in the job.
+    first: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -55,7 +55,7 @@ class _Step:
 class Steps:
     """All steps of a batch script. Node k is member k."""
 
-    def __init__(self, cpus: int) -> None:
+    def __init__(self, cpus: Sequence[int]) -> None:
         """`cpus` is what each node has."""
         self._members: dict[int, Send] = {}
         self._steps: dict[int, _Step] = {}
@@ -134,10 +134,11 @@ class Steps:
             await link.send({"error": f"there are {STEPS_MAX} steps already"})
             return
         number, self._count = self._count, self._count + 1
-        nodes: dict[int, int] = {int(node): len(tasks) for node, tasks in request["tasks"].items()}
-        needs = {node: tasks * int(request["cpus"]) for node, tasks in nodes.items()}
-        if not request["is_exclusive"]:
-            needs = {}
+        needs: dict[int, int] = {}
+        if request["is_exclusive"]:
+            for part in request["parts"]:
+                cpus = int(part["cpus"])
+                needs |= {int(node): len(tasks) * cpus for node, tasks in part["tasks"].items()}
         await self._take(needs)
         try:
             await self._run(number, link, request)
@@ -153,7 +154,7 @@ class Steps:
         def fits() -> bool:
             used = self._used
             return all(
-                used.get(node, 0) + cpus <= self._cpus or not used.get(node, 0)
+                used.get(node, 0) + cpus <= self._cpus[node] or not used.get(node, 0)
                 for node, cpus in needs.items()
             )
 
@@ -166,13 +167,14 @@ class Steps:
         """Start the tasks of a step, and pass on signals until all have ended."""
         step = self._steps[number] = _Step(link)
         of_step = {"SLURM_STEP_ID": str(number), "SLURM_STEPID": str(number)}
-        environment = {**request["environment"], **of_step}
         await link.send({"step": number})
         try:
-            for node, tasks in request["tasks"].items():
-                step.nodes.update((task["rank"], int(node)) for task in tasks)
-                launch = {"launch": number, "tasks": tasks, "environment": environment}
-                await self._members[int(node)](launch)
+            for part in request["parts"]:
+                environment = {**part["environment"], **of_step}
+                for node, tasks in part["tasks"].items():
+                    step.nodes.update((task["rank"], int(node)) for task in tasks)
+                    launch = {"launch": number, "tasks": tasks, "environment": environment}
+                    await self._members[int(node)](launch)
             while True:
                 match await link.receive():
                     case {"signal": int(which)}:

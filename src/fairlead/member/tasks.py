@@ -11,7 +11,7 @@ import asyncio
 import os
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -50,6 +50,15 @@ class _Task:
             self.signals[number] = None
         else:
             self.process.signal(number)
+
+
+def _devices(gpus: Sequence[int], environment: Mapping[str, str]) -> str:
+    """Return the GPUs of a task, by number: of this member's from the first of them on so many."""
+    first, count = gpus
+    visible = environment.get("CUDA_VISIBLE_DEVICES", "")
+    there = range(int(environment.get("SLURM_GPUS_ON_NODE", "0")))
+    devices = visible.split(",") if visible else list(map(str, there))
+    return ",".join(devices[first : first + count])
 
 
 class Tasks:
@@ -117,6 +126,8 @@ class Tasks:
         rank: int = asked["rank"]
         own = {k: v for k, v in os.environ.items() if _OF_MEMBER.fullmatch(k)}
         variables = {**environment, **own, **asked["variables"]}
+        if "gpus" in asked:
+            variables["CUDA_VISIBLE_DEVICES"] = _devices(asked["gpus"], os.environ)
         process = await start_task(
             asked["command"], variables, asked["directory"], asked.get("terminal")
         )

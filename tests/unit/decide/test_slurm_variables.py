@@ -9,11 +9,12 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
-from fairlead.api.kubernetes.core import Pod
+from fairlead.api.jobs.placement import RolePlacement
+from fairlead.api.kubernetes.core import EnvVar, Pod
 from fairlead.decide.jobs.members import gang_map, missing_pods
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES, compressed, repeated
+from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES, compressed, het_name, repeated
 from fairlead.member.hostlist import expand_hosts
 from fairlead.testing.builders import make_job, make_placement
 
@@ -48,6 +49,41 @@ def test_members_of_a_batch_script_see_the_variables_of_slurm() -> None:
         "SLURM_NODELIST": "worker-[0-1].ddp-peers.default.svc",
     }
     assert expand_hosts(found["SLURM_NODELIST"])[0] == found["MASTER_ADDR"]
+
+
+def test_each_component_of_a_heterogeneous_job_has_its_own_and_the_script_those_of_the_first() -> (
+    None
+):
+    (first,), (second,) = (batch(tasks, n).spec.roles for tasks, n in (("1", 1), ("2/3", 2)))
+    roles = (replace(first, name="het0"), replace(second, name="het1"))
+    job = batch("1", 1)
+    placed = tuple(RolePlacement(r.name, tuple(f"n{i}" for i in range(r.count))) for r in roles)
+    placement = replace(job.status.placement, roles=placed)
+    status = replace(job.status, placement=placement, number=7)
+    job = replace(job, spec=replace(job.spec, roles=roles), status=status)
+    found = gang_map(job, DNS, AttemptPods()).data
+    of_slurm = {name: value for name, value in found.items() if name.startswith("SLURM_")}
+    own = {
+        "SLURM_NNODES": ("1", "2"), "SLURM_JOB_NUM_NODES": ("1", "2"), "SLURM_NTASKS": ("1", "3"),
+        "SLURM_NPROCS": ("1", "3"), "SLURM_TASKS_PER_NODE": ("1", "2,1"),
+        "SLURM_JOB_ID": ("7", "7"), "SLURM_JOBID": ("7", "7"),
+    }  # fmt: skip
+    lists = "het0-0.ddp-peers.default.svc", "het1-[0-1].ddp-peers.default.svc"
+    own |= dict.fromkeys(("SLURM_JOB_NODELIST", "SLURM_NODELIST"), lists)
+    assert of_slurm == {
+        **{name: values[0] for name, values in own.items()},
+        **{het_name(name, i): values[i] for name, values in own.items() for i in (0, 1)},
+        "SLURM_HET_SIZE": "2", "SLURM_RESTART_COUNT": "0",
+    }  # fmt: skip
+    assert found["WORLD_SIZE"] == "3", "RANK and WORLD_SIZE are of the whole gang"
+    lone = replace(roles[0], template=replace(
+        first.template, spec=replace(first.template.spec, containers=(replace(
+            first.template.spec.containers[0], env=(EnvVar("SLURM_HET_SIZE", "9"),)
+        ),))
+    ))  # fmt: skip
+    forged = replace(job, spec=replace(job.spec, roles=(lone, roles[1])))
+    env = {each.name for each in pods_of(forged)[0].spec.containers[0].env}
+    assert "SLURM_HET_SIZE" not in env, "a template does not say how many components there are"
 
 
 def test_a_lone_member_has_them_in_its_pod() -> None:

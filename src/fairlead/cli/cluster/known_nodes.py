@@ -23,7 +23,8 @@ from fairlead.input.suggest import nearest
 def known_nodes(common_: Common, api: Api, request: JobRequest) -> KnownNodes:
     """Return what is known of the nodes that are there, and of those that pools may buy."""
     partitions: Mapping[str, Labels] = {}
-    if any(kind.what is What.PARTITION for kind in request.kinds):
+    kinds = (kind for each in request.components for kind in each.kinds)
+    if any(kind.what is What.PARTITION for kind in kinds):
         partitions = settings_or_defaults(common_, api).slurm.partitions
     labels: list[Labels] = []
     try:
@@ -65,14 +66,17 @@ def with_mail(common_: Common, api: Api, request: JobRequest) -> JobRequest:
 
 def with_node_kinds(common_: Common, api: Api, request: JobRequest) -> JobRequest:
     """Return the request with the labels of its kinds of nodes; CliError for unknown ones."""
-    if not request.kinds:
+    if not any(each.kinds for each in request.components):
         return request
-    request, notes, problems = kinds_resolved(request, known_nodes(common_, api, request))
-    for note in notes:
+    known = known_nodes(common_, api, request)
+    found = [kinds_resolved(each, known) for each in request.components]
+    for note in dict.fromkeys(note for _, notes, _ in found for note in notes):
         common_.note(f"note: {note}")
+    problems = dict.fromkeys(each for _, _, wrong in found for each in wrong)
     if problems:
-        raise CliError(problems)
-    return request
+        raise CliError(list(problems))
+    first, *further = (each for each, _, _ in found)
+    return replace(first, further=tuple(further))
 
 
 def kinds_resolved(

@@ -120,7 +120,8 @@ def submit(
 
 def submit_script(
     common_: Common, program: Program, file: str, givens: FlagValues, *, dry_run: bool,
-    ignore_unknown: bool, warn: Callable[[str], None], options: tuple[Given, ...] | None = None,
+    ignore_unknown: bool, warn: Callable[[str], None],
+    options: tuple[tuple[Given, ...], ...] | None = None,
     defaults: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:  # fmt: skip
     """Check and store the job or the array of a script (or only check it) and return it, as

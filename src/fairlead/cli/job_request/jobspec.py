@@ -1,5 +1,7 @@
 """A request and a program become a Job (pure): one role, `worker`, whose members run the program.
 
+Of a heterogeneous job of Slurm each component is a role, `het0`, `het1` and so on, of one gang.
+
 A script travels in a ConfigMap that is mounted in every member, so that later edits of the file do
 not change a queued job. Its `#!` line is read here and put in front as the command, since files of
 a ConfigMap need not be executable; without one it is run by /bin/sh.
@@ -34,10 +36,13 @@ from fairlead.cli.job_request.array_flag import ArrayRequest
 from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.environment import passed_variables
 from fairlead.cli.job_request.request import ROLE, JobRequest, Target, clean_name
+from fairlead.decide.jobs.slurm_variables import het_name
 
 SCRIPT_BYTES_MAX = 512 * 1024
 SCRIPT_MOUNT = "/etc/fairlead-script"
 SCRIPT_VOLUME = "script"
+#: The roles of a heterogeneous job are this and the number of the component.
+HET_ROLE = "het"
 MOUNT_VOLUME = "mount"
 CONTAINER = "main"
 SHELL = "/bin/sh"
@@ -136,34 +141,17 @@ def build_script_map(job_name: str, script: Script) -> core.ConfigMap:
 
 def build_job(name: str, request: JobRequest, program: Program, origin: Origin) -> Job:
     """Return the job; `request.target` None means a cluster without local and virtual nodes."""
-    named = [(f"{MOUNT_VOLUME}-{i}", mount) for i, mount in enumerate(request.mounts, 1)]
-    volumes = [volume_of(mount, volume) for volume, mount in named]
-    mounts = [mount_of(mount, volume) for volume, mount in named]
-    command = program.arguments
-    if program.file is not None:
-        source = ConfigMapVolumeSource(name=config_map_name(name))
-        volumes.append(core.Volume(name=SCRIPT_VOLUME, config_map=source))
-        mounts.append(core.VolumeMount(SCRIPT_VOLUME, SCRIPT_MOUNT, read_only=True))
-        path = f"{SCRIPT_MOUNT}/{script_file(program.file.name)}"
-        command = (SHELL, "-c", _WITH_INPUT, "sh", path, *command)
-        if program.script is not None:
-            command = (*interpreter(program.script.text), path, *program.arguments)
-            if runs_once(request, program.script):
-                command = (*_batch_command(request), *command)
-    command = tuple(_with_parameters(literal(word), request) for word in command)
-    container = core.Container(
-        name=CONTAINER,
-        image=request.image,
-        command=command,
-        working_dir=_working_directory(request, origin),
-        env=_environment(request, origin, program.file.name if program.file else ""),
-        resources=_resources(request),
-        volume_mounts=tuple(mounts),
+    roles = tuple(
+        Role(
+            name=ROLE if not request.further else f"{HET_ROLE}{place}",
+            count=each.members,
+            min_count=each.members_min,
+            template=_role_template(name, _Member(request, place), program, origin),
+        )
+        for place, each in enumerate(request.components)
     )
-    template = _template(request, container, tuple(volumes), _notes(request, program))
-    role = Role(name=ROLE, count=request.members, min_count=request.members_min, template=template)
     spec = JobSpec(
-        roles=(role,),
+        roles=roles,
         reservation=request.reservation,
         priority_class_name=request.priority_class,
         priority=request.priority,
@@ -181,6 +169,51 @@ def build_job(name: str, request: JobRequest, program: Program, origin: Origin) 
     annotations = {names.SUBMITTED_BY: origin.user} if origin.user else {}
     annotations |= request.run.annotations(origin.source)
     return Job(metadata=ObjectMeta(name=name, annotations=annotations), spec=spec)
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """The members of one component of a request."""
+
+    whole: JobRequest
+    place: int
+
+    @property
+    def own(self) -> JobRequest:
+        """What this component asks for."""
+        return self.whole.components[self.place]
+
+
+def _role_template(
+    name: str, member: _Member, program: Program, origin: Origin
+) -> core.PodTemplate:
+    """Return the template of the members of a component."""
+    request, whole = member.own, member.whole
+    named = [(f"{MOUNT_VOLUME}-{i}", mount) for i, mount in enumerate(request.mounts, 1)]
+    volumes = [volume_of(mount, volume) for volume, mount in named]
+    mounts = [mount_of(mount, volume) for volume, mount in named]
+    command = program.arguments
+    if program.file is not None:
+        source = ConfigMapVolumeSource(name=config_map_name(name))
+        volumes.append(core.Volume(name=SCRIPT_VOLUME, config_map=source))
+        mounts.append(core.VolumeMount(SCRIPT_VOLUME, SCRIPT_MOUNT, read_only=True))
+        path = f"{SCRIPT_MOUNT}/{script_file(program.file.name)}"
+        command = (SHELL, "-c", _WITH_INPUT, "sh", path, *command)
+        if program.script is not None:
+            command = (*interpreter(program.script.text), path, *program.arguments)
+            if runs_once(whole, program.script):
+                command = (*_batch_command(whole), *command)
+    command = tuple(_with_parameters(literal(word), whole) for word in command)
+    container = core.Container(
+        name=CONTAINER,
+        image=request.image,
+        command=command,
+        working_dir=_working_directory(whole, origin),
+        env=_environment(member, origin, program.file.name if program.file else ""),
+        resources=_resources(request),
+        volume_mounts=tuple(mounts),
+    )
+    return _template(member, container, tuple(volumes), _notes(member, program))
 
 
 def _with_parameters(word: str, request: JobRequest) -> str:
@@ -204,18 +237,18 @@ def runs_once(request: JobRequest, script: Script) -> bool:
         return False
     has_files = request.target is Target.LOCAL and bool(batch.output or batch.error)
     starts_tasks = _STARTS_TASKS.search(script.text) is not None
-    return request.members > 1 or bool(batch.signal) or has_files or starts_tasks
+    return request.member_count > 1 or bool(batch.signal) or has_files or starts_tasks
 
 
 def where_it_runs(request: JobRequest, script: Script) -> str:
     """Return the note on a batch script of several nodes that starts nothing on them."""
-    if request.batch is None or request.members == 1:
+    if request.batch is None or request.member_count == 1:
         return ""
     if not runs_once(request, script):
         return "the script runs in every member, since it starts mpirun without srun"
     if _STARTS_TASKS.search(script.text):
         return ""
-    return f"the first of the {request.members} nodes runs the script, and it calls no srun"
+    return f"the first of the {request.member_count} nodes runs the script, and it calls no srun"
 
 
 def files_note(request: JobRequest) -> str:
@@ -271,11 +304,12 @@ def to_manifest(work: Job | JobArray) -> dict[str, Any]:
 
 
 def _template(
-    request: JobRequest,
+    member: _Member,
     container: core.Container,
     volumes: tuple[core.Volume, ...],
     annotations: dict[str, str],
 ) -> core.PodTemplate:
+    request = member.own
     selector: dict[str, str] = {}
     tolerations: tuple[core.Toleration, ...] = ()
     if request.target in (Target.LOCAL, Target.VIRTUAL):
@@ -286,7 +320,7 @@ def _template(
         containers=(container,),
         volumes=volumes,
         node_selector={**selector, **dict(request.node_selector)},
-        affinity=_affinity(request),
+        affinity=_affinity(request, shares_machine=shares_machine(member.whole)),
         tolerations=tolerations,
         restart_policy="Never",
     )
@@ -295,13 +329,14 @@ def _template(
 
 def shares_machine(request: JobRequest) -> bool:
     """True where members cannot keep apart: all are on this machine."""
-    return request.target is Target.LOCAL and request.members > 1
+    return request.target is Target.LOCAL and request.member_count > 1
 
 
-def _affinity(request: JobRequest) -> core.Affinity | None:
+def _affinity(request: JobRequest, *, shares_machine: bool) -> core.Affinity | None:
     """Return which nodes a member may have, and which pods it keeps away from.
 
-    Members of one job are told apart from those of others by the uid, which a template cannot name.
+    Members of one job are told apart from those of others by the uid, which a template cannot name;
+    those of two components may be on one node, as with Slurm.
     """
     nodes = None
     if request.node_requirements or request.node_choices:
@@ -316,28 +351,30 @@ def _affinity(request: JobRequest) -> core.Affinity | None:
         nodes = core.NodeAffinity(required=core.NodeSelector(terms), preferred=rather)
     apart: tuple[PodAffinityTerm, ...] = ()
     any_job = LabelSelector(match_expressions=(LabelSelectorRequirement(names.JOB_NAME, "Exists"),))
-    if request.is_exclusive and not shares_machine(request):
+    if request.is_exclusive and not shares_machine:
         term = PodAffinityTerm(names.HOSTNAME, any_job, namespace_selector=LabelSelector())
         apart = (term,)
-    elif request.one_per_node and request.members > 1 and not shares_machine(request):
+    elif request.one_per_node and request.members > 1 and not shares_machine:
         of_jobs = LabelSelector(
             match_expressions=(LabelSelectorRequirement(names.JOB_NAME, "Exists"),)
         )
-        apart = (PodAffinityTerm(names.HOSTNAME, of_jobs, match_label_keys=(names.JOB_UID,)),)
+        same = (names.JOB_UID, names.ROLE)
+        apart = (PodAffinityTerm(names.HOSTNAME, of_jobs, match_label_keys=same),)
     if nodes is None and not apart:
         return None
     return core.Affinity(nodes, PodAntiAffinity(apart) if apart else None)
 
 
-def _notes(request: JobRequest, program: Program) -> dict[str, str]:
+def _notes(member: _Member, program: Program) -> dict[str, str]:
     """Return the annotations of the pods. A script is read here: the cluster sees its name only."""
+    request = member.own
     notes: dict[str, str] = {}
     if request.simulate_seconds is not None:
         notes[names.SIMULATE_SECONDS] = f"{request.simulate_seconds:g}"
     if request.batch is not None:
         notes[names.SLURM_TASKS] = request.batch.annotation
     script = program.script
-    if script is not None and (names.MPIRUN in script.text or runs_once(request, script)):
+    if script is not None and (names.MPIRUN in script.text or runs_once(member.whole, script)):
         notes[names.MPI] = "true"
     return notes
 
@@ -359,13 +396,25 @@ def _slurm_variables(batch: Batch, origin: Origin, base: str) -> dict[str, str]:
     }
 
 
-def _environment(request: JobRequest, origin: Origin, base: str) -> tuple[core.EnvVar, ...]:
+def _component_variables(request: JobRequest) -> dict[str, str]:
+    """Return the variables that say what was asked for of each component of a heterogeneous job."""
+    return {
+        het_name(name, place): value
+        for place, each in enumerate(request.components if request.further else ())
+        for name, value in (each.batch.variables if each.batch is not None else ())
+    }
+
+
+def _environment(member: _Member, origin: Origin, base: str) -> tuple[core.EnvVar, ...]:
+    request = member.own
     out: dict[str, str] = {}
     if request.target is Target.LOCAL or request.target is Target.ANY:
         exports_all = request.batch is not None and request.batch.exports_all
         out = dict(passed_variables(origin.environment, exports_all=exports_all))
     if request.batch is not None:
         out.update(_slurm_variables(request.batch, origin, base))
+        if member.place == 0:  # where the script runs
+            out.update(_component_variables(member.whole))
     out.update(request.env)
     out.update(request.run.variables)
     return tuple(core.EnvVar(name=name, value=literal(value)) for name, value in out.items())

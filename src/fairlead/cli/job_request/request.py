@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from fairlead.api.jobs.after import After
 from fairlead.api.jobs.job import MEMBERS_MAX, Checkpoint, JobSpec, Restart, Role
@@ -114,6 +114,24 @@ class JobRequest:
     restarts: bool = True
     #: Of a batch script of Slurm; None for any other program.
     batch: Batch | None = None
+    #: Of a heterogeneous job of Slurm the components after this one, each a role of its own: their
+    #: members, amounts and places count; what is of the whole job, this one says.
+    further: tuple[JobRequest, ...] = ()
+
+    @property
+    def components(self) -> tuple[JobRequest, ...]:
+        """This one, and those after it."""
+        return (self, *self.further)
+
+    @property
+    def member_count(self) -> int:
+        """The members of all components."""
+        return sum(each.members for each in self.components)
+
+    def of_each(self, **changes: Any) -> JobRequest:
+        """Return the request with changes of all its components."""
+        further = tuple(replace(each, **changes) for each in self.further)
+        return replace(self, **changes, further=further)
 
 
 class _Reader:

@@ -7,7 +7,8 @@ before the first command count.
 `# FAIRLEAD --...` counts as well: formatters of Python put a space after each `#`, and a request
 must not vanish by that. `##FAIRLEAD` is a comment.
 
-A script with `#SBATCH` lines runs once, on the first node; any other one in every member.
+A script with `#SBATCH` lines runs once, on the first node; any other one in every member. Lines
+`#SBATCH hetjob` separate the components of a heterogeneous job (`het_components`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.flags import FLAGS, Flag, FlagValue, FlagValues, merge
+from fairlead.cli.job_request.request import JobRequest, parse_request
+from fairlead.cli.script.het_components import merged, refused_flags
 from fairlead.cli.script.sbatch_lines import SBATCH, Given, OptionReader, line_options
-from fairlead.cli.script.slurm_meaning import meaning
+from fairlead.cli.script.slurm_meaning import Component, meaning
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
 
@@ -28,7 +31,7 @@ FAIRLEAD = "#FAIRLEAD"
 _SPACED = re.compile(r"#\s+FAIRLEAD(?=\s+--)")
 HEADER_LINES_MAX = 500
 OVERLOOKED_SHOWN_MAX = 3
-_REQUEST = re.compile(r"#(\s*)([A-Za-z]{4,10})\s+--?[a-zA-Z]")
+_REQUEST = re.compile(r"#(\s*)([A-Za-z]{4,10})\s+(?:--?[a-zA-Z]|(?:het|pack)job\b)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,8 @@ class Header:
     problems: tuple[Problem, ...] = ()
     #: Of a script with lines of sbatch; None for any other.
     batch: Batch | None = None
+    #: Of a heterogeneous job the components after the first one, with the flags of the whole job.
+    further: tuple[Component, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +59,9 @@ class Beside:
     nodes: str | None = None
     #: Of the shell: `SBATCH_...` beats the lines of a script.
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    #: Of the command line of sbatch, which every script that it is given is one of; None: of no
-    #: sbatch.
-    options: tuple[Given, ...] | None = None
+    #: Of each component of the command line of sbatch, which every script that it is given is one
+    #: of; None: of no sbatch.
+    options: tuple[tuple[Given, ...], ...] | None = None
 
 
 @dataclass(slots=True)
@@ -103,21 +108,49 @@ def parse_header(text: str, *, file: str, beside: Beside = Beside()) -> Header:
         if rest != stripped and not rest[:1].strip():
             _read_fairlead(reading, rest, number)
     problems, notes = [*reading.problems], [*_overlooked(text, file)]
-    givens, batch = dict(reading.givens), None
+    givens, components = dict(reading.givens), tuple[Component, ...]()
     if has_sbatch:
         reader.read_variables(beside.environment)
         reader.read_command(beside.options or ())
         if beside.has_array_index:
-            reader.options.pop("array", None)
+            for options in (*reader.lines, reader.variables, *reader.command):
+                options.pop("array", None)
         own = reading.givens.get(Flag.NODES)
-        found = meaning(reader.options, beside.nodes or (own[-1].value if own else None))
-        givens, batch = dict(merge(givens, found.givens)), found.batch
-        problems += [*reader.problems, *found.problems]
-        notes = [*reader.notes(file), *found.notes, *notes]
+        merged_ = merged(reader)
+        is_het = len(merged_.options) > 1
+        nodes = None if is_het else beside.nodes or (own[-1].value if own else None)
+        found = meaning(merged_.options, nodes)
+        problems += [*reader.problems, *merged_.problems, *found.problems]
+        problems += refused_flags(reading.givens) if is_het else ()
+        notes = [*reader.notes(file), *merged_.notes, *found.notes, *notes]
+        whole = dict(merge(givens, found.givens))
+        components = tuple(
+            replace(each, givens=merge(whole, each.givens)) for each in found.components
+        )
     if beside.ignores_unknown:
         notes = [*map(_ignored, problems), *notes]
         problems = []
-    return Header(givens, tuple(dict.fromkeys(notes)), tuple(problems), batch)
+    notes, problems = list(dict.fromkeys(notes)), list(dict.fromkeys(problems))
+    if not components:
+        return Header(givens, tuple(notes), tuple(problems))
+    first, *further = components
+    return Header(first.givens, tuple(notes), tuple(problems), first.batch, tuple(further))
+
+
+def request_of(
+    header: Header, givens: FlagValues, environment: Mapping[str, str], *, now: float
+) -> tuple[JobRequest, tuple[Problem, ...]]:
+    """Return the request of a script, whose flags `givens` win over those of its header, and all
+    that is wrong with it; `environment` and `now` are as in `parse_request`.
+    """
+    problems = list(refused_flags(givens)) if header.further else []
+    found: list[JobRequest] = []
+    parts = [(header.givens, header.batch), *((x.givens, x.batch) for x in header.further)]
+    for own, batch in parts:
+        request, wrong = parse_request(merge(givens, own), environment, batch, now=now)
+        found.append(request)
+        problems += wrong
+    return replace(found[0], further=tuple(found[1:])), tuple(dict.fromkeys(problems))
 
 
 def _ignored(problem: Problem) -> str:
@@ -144,7 +177,7 @@ def _overlooked(text: str, file: str) -> Iterator[str]:
         if is_head and is_indented:
             yield f"{file}:{number}: {SBATCH} is read in the first column only"
         elif is_head:
-            yield f"{file}:{number}: '{match[0].split(' -')[0]}' is not read; write #{near}"
+            yield f"{file}:{number}: '#{match[1]}{match[2]}' is not read; write #{near}"
         elif is_exact or is_spaced:
             yield f"{file}:{number}: #{near} after the first command is not read"
 

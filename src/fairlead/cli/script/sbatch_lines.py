@@ -3,13 +3,15 @@
 Of a line `#SBATCH ...`, which begins in the first column, a `#` outside of quotes ends the rest;
 quotes and backslashes work as in a shell, nothing is expanded, and there may be several options.
 Long options may be cut to a prefix that only one of them has. Of one option that is given twice the
-last one counts. Source: `_opt_batch_script` in Slurm's `src/sbatch/opt.c`, and getopt_long(3).
+last one counts. A word `hetjob`, or `packjob`, begins the next component of a heterogeneous job, as
+`:` does on a command line. Source: `_opt_batch_script` in Slurm's `src/sbatch/opt.c`,
+getopt_long(3), and Slurm's page "Heterogeneous Job Support".
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.cli.job_request.flags import FlagValue
@@ -26,6 +28,9 @@ from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
 
 SBATCH = "#SBATCH"
+#: Words that begin the next component: in a script, and on a command line.
+HETJOB = ("hetjob", "packjob")
+COLON = ":"
 
 
 def line_options(line: str) -> str | None:
@@ -49,8 +54,11 @@ class Given:
 class OptionReader:
     """Reads options one place after the other, and keeps the last value of each."""
 
-    #: By name.
-    options: dict[str, FlagValue] = field(default_factory=dict[str, FlagValue])
+    #: Of each component, by name: those of lines, and of a command line.
+    lines: list[dict[str, FlagValue]] = field(default_factory=lambda: [{}])
+    command: list[dict[str, FlagValue]] = field(default_factory=lambda: [{}])
+    #: Of every component, over those of lines.
+    variables: dict[str, FlagValue] = field(default_factory=dict[str, FlagValue])
     problems: list[Problem] = field(default_factory=list[Problem])
     #: Options without effect, by the reason: their places and names.
     _noted: dict[str, list[tuple[str, str]]] = field(
@@ -66,6 +74,10 @@ class OptionReader:
             return
         while words:
             word = words[0]
+            if word in HETJOB:
+                words.pop(0)
+                self.lines.append({})
+                continue
             given = take_option(words)
             if given is None:
                 self._refuse(
@@ -78,21 +90,24 @@ class OptionReader:
                 if not given.value and words and not words[0].startswith("-"):
                     words.pop(0)
                 continue
-            self._take(given.option, given.value, origin)
+            self._take(self.lines[-1], given.option, FlagValue(given.value, origin))
 
     def read_variables(self, environment: Mapping[str, str]) -> None:
         """Read the variables that give options a value, over what was read before."""
         for option in OPTIONS:
             if option.variable and option.variable in environment:
-                self._take(option, environment[option.variable], f"${option.variable}")
+                given = FlagValue(environment[option.variable], f"${option.variable}")
+                self._take(self.variables, option, given)
 
-    def read_command(self, given: Iterable[Given]) -> None:
-        """Read the options of sbatch's command line, over what was read before."""
-        for each in given:
-            if each.option is None:
-                self._unknown(each.shown, each.shown)
-            else:
-                self._take(each.option, each.value, each.option.shown)
+    def read_command(self, components: Sequence[Sequence[Given]]) -> None:
+        """Read the options of sbatch's command line, by component, over what was read before."""
+        self.command = [{} for _ in components] or [{}]
+        for options, given in zip(self.command, components, strict=False):
+            for each in given:
+                if each.option is None:
+                    self._unknown(each.shown, each.shown)
+                else:
+                    self._take(options, each.option, FlagValue(each.value, each.option.shown))
 
     def notes(self, file: str) -> Iterator[str]:
         """Yield a note for each reason why options have no effect."""
@@ -104,7 +119,8 @@ class OptionReader:
             where = f"{file}:{places}: {SBATCH} " if lines else ""
             yield f"{where}{shown} {have} no effect: {why}"
 
-    def _take(self, option: Option, value: str, origin: str) -> None:
+    def _take(self, options: dict[str, FlagValue], option: Option, given: FlagValue) -> None:
+        value, origin = given.value, given.origin
         shown = f"{SBATCH} {option.shown}" if _is_line(origin) else origin
         if option.treatment is OptionTreatment.NOTED:
             name = option.shown if _is_line(origin) else origin
@@ -115,7 +131,7 @@ class OptionReader:
         elif option.argument is Argument.REQUIRED and not value and not option.may_be_empty:
             self._refuse(origin, f"{shown} needs a value", "write one, or remove the line")
             return
-        self.options[option.name] = FlagValue(value, origin)
+        options[option.name] = given
 
     def _unknown(self, shown: str, origin: str) -> None:
         near = nearest(shown.lstrip("-"), LONG)

@@ -13,6 +13,7 @@ from fairlead.cli.job_request.jobspec import Script, files_note, runs_once, wher
 from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.script.script_variables import not_passed_note
 from fairlead.cli.script.slurm import variable_notes
+from fairlead.decide.jobs.slurm_variables import HET_SIZE, het_name
 
 
 def script_notes(
@@ -33,7 +34,7 @@ def script_notes(
 
         known.update(dict(element_environment(JobArray(), parse_indices(request.array.indices), 0)))
     if batch is not None:
-        known |= batch.names
+        known |= batch.names | _of_components(request)
         known.update(OF_TASKS if runs_once(request, script) else ())
     yield where_it_runs(request, script)
     yield files_note(request)
@@ -42,3 +43,16 @@ def script_notes(
         exports_all = batch is not None and batch.exports_all
         known.update(dict(passed_variables(environment, exports_all=exports_all)))
     yield not_passed_note(script.text, file=file, environment=environment, given=known)
+
+
+def _of_components(request: JobRequest) -> frozenset[str]:
+    """Return the variables of Slurm that the script of a heterogeneous job sees beside others."""
+    if not request.further:
+        return frozenset()
+    suffixed = (
+        het_name(name, place)
+        for place, each in enumerate(request.components)
+        if each.batch is not None
+        for name in (*names.ENV_NUMBER, *each.batch.names)
+    )
+    return frozenset((HET_SIZE, *suffixed))

@@ -5,7 +5,8 @@ OPTIONS. An option is mapped (it means the same here), noted (it names a place o
 job's result does not depend on it), or refused (without it the result would be another one).
 
 Source: the manual of sbatch of Slurm 25.05; `src/common/slurm_opt.c` for letters, aliases and the
-variables that give options a default. Those of plug-ins are of pyxis (`container-...`), EAR, and
+variables that give options a default; for what is carried to later components, the list of the
+page "Heterogeneous Job Support". Those of plug-ins are of pyxis (`container-...`), EAR, and
 CSCS (`environment`, `uenv`).
 """
 
@@ -21,6 +22,19 @@ class OptionTreatment(Enum):
     MAPPED = "mapped"
     NOTED = "noted"
     REFUSED = "refused"
+
+
+class Reach(Enum):
+    """What an option of one component of a heterogeneous job is to the later ones."""
+
+    #: Each component has its own, or the default.
+    COMPONENT = "component"
+    #: A later component has it as well, unless it has its own.
+    CARRIED = "carried"
+    #: The whole job has one; another one of a later component is refused.
+    JOB = "job"
+    #: The whole job has one; that of a later component has no effect.
+    FIRST = "first"
 
 
 class Argument(Enum):
@@ -45,6 +59,7 @@ class Option:
     treatment: OptionTreatment = OptionTreatment.MAPPED
     #: Without a value it is as good as not given: templates have such lines.
     may_be_empty: bool = False
+    reach: Reach = Reach.COMPONENT
 
     @property
     def shown(self) -> str:
@@ -63,8 +78,14 @@ _RESTARTS = "jobs restart after the failure of a node anyway; --retries N covers
 _NONE, _OPTIONAL = Argument.NONE, Argument.OPTIONAL
 
 _MAPPED = (
-    Option("job-name", "`--name`", letter="J", variable="SBATCH_JOB_NAME"),
-    Option("time", "`--time`; 0 and UNLIMITED: no limit", letter="t", variable="SBATCH_TIMELIMIT"),
+    Option("job-name", "`--name`", letter="J", variable="SBATCH_JOB_NAME", reach=Reach.FIRST),
+    Option(
+        "time",
+        "`--time`; 0 and UNLIMITED: no limit",
+        letter="t",
+        variable="SBATCH_TIMELIMIT",
+        reach=Reach.JOB,
+    ),
     Option("nodes", "`--nodes`, on as many distinct nodes", letter="N"),
     Option(
         "ntasks",
@@ -93,6 +114,7 @@ _MAPPED = (
         "mem",
         "`--memory` of each node; 0: all of it, which no other job shares",
         variable="SBATCH_MEM_PER_NODE",
+        reach=Reach.CARRIED,
     ),
     Option(
         "mem-per-cpu",
@@ -120,48 +142,67 @@ _MAPPED = (
     Option("constraint", "`--constraint`", letter="C", variable="SBATCH_CONSTRAINT"),
     Option("partition", "`--partition`", letter="p", variable="SBATCH_PARTITION"),
     Option("nodelist", "`--node-selector 'kubernetes.io/hostname in (...)'`", letter="w"),
-    Option("exclude", "`--node-selector 'kubernetes.io/hostname notin (...)'`", letter="x"),
+    Option(
+        "exclude",
+        "`--node-selector 'kubernetes.io/hostname notin (...)'`",
+        letter="x",
+        reach=Reach.CARRIED,
+    ),
     Option("exclusive", "`--exclusive`", variable="SBATCH_EXCLUSIVE", argument=_OPTIONAL),
-    Option("dependency", "`--after`", letter="d"),
-    Option("begin", "`--begin`", letter="b"),
-    Option("deadline", "`--deadline`"),
+    Option("dependency", "`--after`", letter="d", reach=Reach.JOB),
+    Option("begin", "`--begin`", letter="b", reach=Reach.JOB),
+    Option("deadline", "`--deadline`", reach=Reach.JOB),
     Option(
         "qos",
         "`--priority`: the class of the setting `slurm.qos`",
         letter="q",
         variable="SBATCH_QOS",
+        reach=Reach.FIRST,
     ),
-    Option("array", "`--array`", letter="a", variable="SBATCH_ARRAY_INX"),
-    Option("chdir", "`--chdir`", letter="D", alias="workdir"),
-    Option("reservation", "`--reservation`", variable="SBATCH_RESERVATION"),
+    Option("array", "`--array`", letter="a", variable="SBATCH_ARRAY_INX", reach=Reach.JOB),
+    Option("chdir", "`--chdir`", letter="D", alias="workdir", reach=Reach.JOB),
+    Option("reservation", "`--reservation`", variable="SBATCH_RESERVATION", reach=Reach.JOB),
     Option(
         "signal",
         "a signal before the time limit, to all tasks or with B: to the script",
         variable="SBATCH_SIGNAL",
+        reach=Reach.JOB,
     ),
-    Option("output", _FILE, letter="o", variable="SBATCH_OUTPUT"),
-    Option("error", _FILE, letter="e", variable="SBATCH_ERROR"),
-    Option("open-mode", _FILE, variable="SBATCH_OPEN_MODE"),
-    Option("hold", "`--hold`", letter="H", argument=_NONE),
-    Option("no-requeue", "`--no-restart`", variable="SBATCH_NO_REQUEUE", argument=_NONE),
+    Option("output", _FILE, letter="o", variable="SBATCH_OUTPUT", reach=Reach.FIRST),
+    Option("error", _FILE, letter="e", variable="SBATCH_ERROR", reach=Reach.FIRST),
+    Option("open-mode", _FILE, variable="SBATCH_OPEN_MODE", reach=Reach.FIRST),
+    Option("hold", "`--hold`", letter="H", argument=_NONE, reach=Reach.JOB),
+    Option(
+        "no-requeue",
+        "`--no-restart`",
+        variable="SBATCH_NO_REQUEUE",
+        argument=_NONE,
+        reach=Reach.JOB,
+    ),
     Option(
         "export",
         "`--env`; ALL is everything that the shell exports, on this machine",
         variable="SBATCH_EXPORT",
+        reach=Reach.JOB,
     ),
     Option(
         "mail-type",
         "`--notify` of BEGIN, END, FAIL, REQUEUE or ALL, where mail is sent",
         may_be_empty=True,
+        reach=Reach.FIRST,
     ),
-    Option("mail-user", "the address of that `--notify`", may_be_empty=True),
-    Option("comment", "kept in `SLURM_JOB_COMMENT`, and shown by `squeue -o %k` and `sacct`"),
-    Option("container-image", "`--image`"),
-    Option("container-mounts", "`--mount`, one for each"),
-    Option("container-workdir", "`--chdir`"),
+    Option("mail-user", "the address of that `--notify`", may_be_empty=True, reach=Reach.FIRST),
+    Option(
+        "comment",
+        "kept in `SLURM_JOB_COMMENT`, and shown by `squeue -o %k` and `sacct`",
+        reach=Reach.FIRST,
+    ),
+    Option("container-image", "`--image`", reach=Reach.CARRIED),
+    Option("container-mounts", "`--mount`, one for each", reach=Reach.CARRIED),
+    Option("container-workdir", "`--chdir`", reach=Reach.JOB),
 )
 _NOTED = (
-    Option("account", _COUNTING, letter="A", variable="SBATCH_ACCOUNT"),
+    Option("account", _COUNTING, letter="A", variable="SBATCH_ACCOUNT", reach=Reach.CARRIED),
     Option("wckey", _COUNTING, variable="SBATCH_WCKEY"),
     Option(
         "priority", "the rank of a job is its class: --priority CLASS", variable="SBATCH_PRIORITY"

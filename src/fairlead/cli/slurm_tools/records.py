@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.api import names
-from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job import Job, Role
 from fairlead.api.jobs.job_array import (
     JobArray,
     array_number_of,
@@ -27,11 +27,13 @@ from fairlead.api.values.indices import format_indices, parse_indices
 from fairlead.api.values.quantity import QuantityError
 from fairlead.api.values.times import parse_time
 from fairlead.cli.cluster.lookup import list_arrays
+from fairlead.cli.cluster.numbers import find_numbered
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.cli.slurm_tools.states import SlurmState, slurm_state, waiting_reason
 from fairlead.cli.views.jobs import latest_attempt
+from fairlead.decide.jobs.slurm_variables import tasks_of
 from fairlead.model.element_sets import Members, decode_set
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
 
 #: Records of one query of the history.
 RECORDS_MAX = 100_000
-_JOB_ID = re.compile(r"(\d{1,9})(?:_(\d{1,9}|\[[0-9,:-]+\]))?(?:[.+]\w+)?", re.ASCII)
+_JOB_ID = re.compile(r"(\d{1,9})(?:_(\d{1,9}|\[[0-9,:-]+\])|\+(\d{1,3}))?(?:\.\w+)?", re.ASCII)
 
 
 class NoHistory(Exception):
@@ -48,9 +50,11 @@ class NoHistory(Exception):
 
 @dataclass(frozen=True, slots=True)
 class QueueRecord:
-    """A job, or the elements of an array that wait: one line of squeue, and of sacct.
+    """A job, a component of one, or the elements of an array that wait: one line of squeue, and of
+    sacct.
 
-    Of waiting elements `job` is what each of them is, and `task` lists them in brackets.
+    Of waiting elements `job` is what each of them is, and `task` lists them in brackets. Of a
+    component of a heterogeneous job `job` has that role alone, and no other one's place.
     """
 
     job: Job
@@ -66,6 +70,8 @@ class QueueRecord:
     uses: tuple[AttemptUse, ...] = ()
     #: Of the partitions that it asked for the one that it is in; "" where that is not looked up.
     placed_in: str = ""
+    #: Which component of a heterogeneous job it is, counted from 0.
+    offset: int | None = None
 
     @property
     def use(self) -> AttemptUse | None:
@@ -76,8 +82,9 @@ class QueueRecord:
 
     @property
     def id(self) -> str:
-        """The id as Slurm shows it: 36, 36_7 or 36_[8-9], and of a step 36.batch."""
+        """The id as Slurm shows it: 36, 36_7, 36_[8-9] or 36+1, and of a step 36.batch."""
         whole = str(self.number) if self.array is None else f"{self.array}_{self.task}"
+        whole += f"+{self.offset}" if self.offset is not None else ""
         return f"{whole}.{self.step}" if self.step else whole
 
     @property
@@ -165,13 +172,18 @@ class QueueRecord:
 
 @dataclass(frozen=True, slots=True)
 class JobId:
-    """An id as people write it: of a job, an array, or elements of one."""
+    """An id as people write it: of a job, a component of one, an array, or elements of one."""
 
     number: int
     tasks: frozenset[int] | None = None
+    offset: int | None = None
 
     def names(self, record: QueueRecord) -> bool:
-        """True for a job of this number, and all or some elements of an array."""
+        """True for a job of this number, one or all of its components, and all or some elements of
+        an array.
+        """
+        if self.offset is not None:
+            return (self.number, self.offset) == (record.number, record.offset)
         if self.tasks is None:
             return self.number in (record.number, record.array)
         if self.number != record.array:
@@ -190,12 +202,40 @@ def parse_ids(texts: Iterable[str]) -> list[JobId]:
         if match is None:
             raise ToolError(f"Invalid job id: {text}")
         tasks = None if match[2] is None else frozenset(parse_indices(match[2].strip("[]")))
-        out.append(JobId(int(match[1]), tasks))
+        out.append(JobId(int(match[1]), tasks, int(match[3]) if match[3] else None))
     return out
 
 
+def records_of_job(job: Job, now: float) -> Iterator[QueueRecord]:
+    """Yield the record of a job; of a heterogeneous one that of each component."""
+    whole = record_of_job(job, now)
+    if not is_heterogeneous(job):
+        yield whole
+        return
+    for offset, role in enumerate(job.spec.roles):
+        yield replace(whole, job=_component(job, role), offset=offset)
+
+
+def is_heterogeneous(job: Job) -> bool:
+    """True for a job of Slurm's scripts whose roles are components."""
+    return len(tasks_of(job)) > 1
+
+
+def _component(job: Job, role: Role) -> Job:
+    """Return a job with one of its roles alone, and the place of that."""
+    placement = job.status.placement
+    if placement is not None:
+        places = tuple(each for each in placement.roles if each.role == role.name)
+        placement = msgspec.structs.replace(placement, roles=places)
+    return msgspec.structs.replace(
+        job,
+        spec=msgspec.structs.replace(job.spec, roles=(role,)),
+        status=msgspec.structs.replace(job.status, placement=placement),
+    )
+
+
 def record_of_job(job: Job, now: float) -> QueueRecord:
-    """Return the record of a job."""
+    """Return the record of a job, of all its components together."""
     state = slurm_state(job)
     array, index = array_number_of(job), element_index_of(job.metadata)
     reason = waiting_reason(job) if state is SlurmState.PENDING else "None"
@@ -220,7 +260,7 @@ def live_records(
         if owner is not None and index is not None and owner.uid in elements:
             elements[owner.uid].append((index, job))
         if job.status.number and not _is_folded(job):
-            yield record_of_job(job, now)
+            yield from records_of_job(job, now)
     for array in arrays:
         if array.status.number and not array.is_finished:
             yield from _waiting_elements(array, elements[array.metadata.uid], now, expands)
@@ -287,16 +327,32 @@ def ended_records(common_: Common, now: float, **query: Any) -> list[QueueRecord
         raise NoHistory(error.why) from error
     except CliError as error:
         raise NoHistory(error.problems[0].message) from error
-    return [record_of_line(line, now) for line in lines if line.number]
+    return [record for line in lines if line.number for record in records_of_line(line, now)]
 
 
-def record_of_line(line: HistoryLine, now: float) -> QueueRecord:
-    """Return the record of a job in the history."""
+def records_of_line(line: HistoryLine, now: float) -> Iterator[QueueRecord]:
+    """Yield the records of a job in the history. What was used is known of a job as a whole, so a
+    component's record does not say it.
+    """
     job = msgspec.convert(line.document, Job)
     job = msgspec.structs.replace(
         job, status=msgspec.structs.replace(job.status, number=line.number or 0)
     )
-    return replace(record_of_job(job, now), uses=line.use)
+    for record in records_of_job(job, now):
+        yield replace(record, uses=line.use if record.offset is None else ())
+
+
+def one_component_refused(api: Api, space: str, text: str) -> str:
+    """Return why an id of a component, 36+1, cannot be changed alone; "" for any other id."""
+    id_ = parse_ids([text])[0]
+    if id_.offset is None:
+        return ""
+    found = find_numbered(api, space, id_.number)
+    if not isinstance(found, Job) or not is_heterogeneous(found):
+        return f"job {id_.number} has no components"
+    if id_.offset >= len(found.spec.roles):
+        return f"job {id_.number} has the components 0 to {len(found.spec.roles) - 1}"
+    return f"its components start and end together; name the job: {id_.number}"
 
 
 def in_order(records: Iterable[QueueRecord]) -> list[QueueRecord]:
@@ -307,6 +363,6 @@ def in_order(records: Iterable[QueueRecord]) -> list[QueueRecord]:
     return sorted(by_id.values(), key=_order)
 
 
-def _order(record: QueueRecord) -> tuple[int, int, int]:
+def _order(record: QueueRecord) -> tuple[int, int, int, int]:
     group = record.number if record.array is None else record.array
-    return group, label_number(record.task) or 0, record.number
+    return group, label_number(record.task) or 0, record.number, record.offset or 0

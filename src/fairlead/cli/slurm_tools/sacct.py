@@ -35,7 +35,7 @@ OPTIONS = ToolOptions(
     "E/endtime= e/helpformat g/gid= j/jobs= l/long ~L/allclusters ~M/clusters= ~/cluster= "
     "n/noheader N/nodelist= /name= o/format= p/parsable P/parsable2 q/qos= r/partition= s/state= "
     "S/starttime= ~T/truncate u/user= /uid= ~/units= ~/noconvert ~v/verbose "
-    "X/allocations ~/local ~/federation /json? /yaml? c/completion f/file=",
+    "X/allocations ~/local ~/federation /whole-hetjob? /json? /yaml? c/completion f/file=",
     {
         "json": "fairlead history -o json",
         "yaml": "fairlead history -o yaml",
@@ -84,7 +84,7 @@ def _columns(given: GivenOptions) -> tuple[list[Cell], list[Field]]:
 
 def _chosen(common_: Common, api: Api, given: GivenOptions) -> list[QueueRecord]:
     """Return the records that are asked for; of ids without a time, whenever they were."""
-    now, ids = time.time(), parse_ids(given.listed("jobs"))
+    now, ids = time.time(), _ids(given)
     try:
         until = parse_instant(given.last("endtime"), now) if given.has("endtime") else now
         default = 0.0 if ids else parse_instant("today", now)
@@ -103,11 +103,31 @@ def _chosen(common_: Common, api: Api, given: GivenOptions) -> list[QueueRecord]
     states = _states(given)
     return [
         record for record in in_order([*live, *ended])
-        if (not ids or record.is_called(ids))
+        if (not ids or _is_called(record, ids, given))
         and (not states or record.state in states)
         and since <= (record.ended_at or now) and record.submitted_at <= until
         and _matches(record, given, users)
     ]  # fmt: skip
+
+
+def _ids(given: GivenOptions) -> list[JobId]:
+    """Return the ids that are asked for, with --whole-hetjob=yes those of whole jobs; ToolError."""
+    ids = parse_ids(given.listed("jobs"))
+    match given.last("whole-hetjob", default="yes").lower():
+        case "no":
+            return ids
+        case "" | "yes":
+            whole = given.has("whole-hetjob")
+            return [replace(each, offset=None) for each in ids] if whole else ids
+        case text:
+            raise ToolError(f"Bad value for --whole-hetjob: '{text}': yes or no")
+
+
+def _is_called(record: QueueRecord, ids: list[JobId], given: GivenOptions) -> bool:
+    """True for a record that an id names; with --whole-hetjob=no a whole job is its first one."""
+    if record.offset and given.last("whole-hetjob").lower() == "no":
+        ids = [each for each in ids if each.offset is not None]
+    return record.is_called(ids)
 
 
 def _ended(common_: Common, ids: list[JobId], now: float, since: float) -> Iterator[QueueRecord]:
@@ -146,5 +166,6 @@ def _with_steps(records: Iterable[QueueRecord], given: GivenOptions) -> Iterator
     """Yield each record, and without -X the step that ran its script."""
     for record in records:
         yield record
-        if record.started_at is not None and not given.has("allocations"):
+        has_script = record.started_at is not None and not record.offset
+        if has_script and not given.has("allocations"):
             yield replace(record, step="batch")

@@ -17,7 +17,7 @@ from fairlead import terminal
 from fairlead.cli.commands.interactive import SHELL
 from fairlead.cli.commands.submit import submit_script
 from fairlead.cli.connection.common import Common
-from fairlead.cli.script.sbatch_lines import Given, take_option
+from fairlead.cli.script.sbatch_lines import COLON, Given, take_option
 from fairlead.cli.script.slurm_options import LONG
 from fairlead.cli.sessions.terminal_job import Allocation
 from fairlead.cli.slurm_tools.options import ToolError
@@ -57,21 +57,25 @@ def refuse(word: str) -> None:
             raise ToolError(f"{word} cannot be honoured: {instead}")
 
 
-def _options(arguments: list[str]) -> tuple[list[Given], tuple[str, ...]]:
-    """Return the options and the command; ToolError."""
-    options, rest = list[Given](), list(arguments)
+def _options(arguments: list[str]) -> tuple[list[list[Given]], tuple[str, ...]]:
+    """Return the options of each component, and the command; ToolError."""
+    components, rest = [list[Given]()], list(arguments)
     while rest:
         refuse(rest[0])
         if _IGNORED.fullmatch(rest[0]):
             rest.pop(0)
+            continue
+        if rest[0] == COLON:
+            rest.pop(0)
+            components.append([])
             continue
         given = take_option(rest)
         if given is None:
             break
         if given.option is not None and given.option.name in _OF_SCRIPTS:
             raise ToolError(f"{given.shown} is an option of sbatch, not of salloc")
-        options.append(given)
-    return options, tuple(rest[1:] if rest[:1] == ["--"] else rest)
+        components[-1].append(given)
+    return components, tuple(rest[1:] if rest[:1] == ["--"] else rest)
 
 
 def run(common_: Common, arguments: list[str]) -> int:
@@ -87,7 +91,8 @@ class AskedAllocation:
     """An allocation that a program asks for."""
 
     program: str
-    options: list[Given]
+    #: Of each component.
+    options: list[list[Given]]
     #: What the variables begin with that give options a value.
     prefix: str
     #: The command has this process's terminal, if that has one for what is written as well.
@@ -96,16 +101,17 @@ class AskedAllocation:
 
 def allocate(common_: Common, wanted: AskedAllocation, held: Allocation) -> int:
     """Queue a job, run the command in it, and return the command's exit code."""
-    is_quiet = any(given.option is LONG["quiet"] for given in wanted.options)
+    is_quiet = any(given.option is LONG["quiet"] for each in wanted.options for given in each)
 
     def say(text: str) -> None:
         if not is_quiet and text:
             terminal.tell(f"{wanted.program}: {text}")
 
+    first, *further = map(tuple, wanted.options)
     never_again = Given(LONG["no-requeue"], "--no-requeue")  # a terminal cannot move
     stored = submit_script(
         common_, held.program, wanted.program, {}, dry_run=False, ignore_unknown=False,
-        warn=lambda note: say(f"warning: {note}"), options=(*wanted.options, never_again),
+        warn=lambda note: say(f"warning: {note}"), options=((*first, never_again), *further),
         defaults=_defaults(wanted.prefix),
     )  # fmt: skip
     api = common_.connect()

@@ -1,6 +1,7 @@
 """sbatch: queue a script as a job or an array.
 
-The options of the command line are read as those of `#SBATCH` lines are, and win over them. What
+The options of the command line are read as those of `#SBATCH` lines are, and win over them; `:`
+separates the components of a heterogeneous job. What
 programs read is on stdout: `Submitted batch job N`, or with --parsable N.
 """
 
@@ -21,7 +22,7 @@ from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.jobspec import SCRIPT_BYTES_MAX, Program, Script
 from fairlead.cli.records.watching import changes
-from fairlead.cli.script.sbatch_lines import Given, take_option
+from fairlead.cli.script.het_components import separated
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.cli.views.jobs import exit_code
 
@@ -40,14 +41,18 @@ class _Line:
     """A command line, taken apart: sbatch's own options, those of the job, and the script."""
 
     def __init__(self, arguments: list[str]) -> None:
-        self.own: dict[str, str] = {}
-        options, rest = list[Given](), list(arguments)
-        while rest and (given := take_option(rest)) is not None:
-            if given.option is not None and given.option.name in _OWN:
-                self.own[given.option.name] = given.value
-            else:
-                options.append(given)
-        self.options = tuple(options)
+        rest = list(arguments)
+        components = separated(rest)
+        #: The last value of each, whichever component it is in.
+        self.own = {
+            given.option.name: given.value
+            for options in components for given in options
+            if given.option is not None and given.option.name in _OWN
+        }  # fmt: skip
+        self.options = tuple(
+            tuple(each for each in options if each.option is None or each.option.name not in _OWN)
+            for options in components
+        )
         self.script = rest[1:] if rest[:1] == ["--"] else rest
 
 

@@ -14,7 +14,12 @@ from fairlead.cli.job_request.arrays import ArrayReference
 from fairlead.cli.job_request.change_verbs import CANCEL
 from fairlead.cli.slurm_tools.matching import matches, users_of
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
-from fairlead.cli.slurm_tools.records import live_records, parse_ids
+from fairlead.cli.slurm_tools.records import (
+    QueueRecord,
+    live_records,
+    one_component_refused,
+    parse_ids,
+)
 from fairlead.cli.slurm_tools.states import parse_state
 
 OPTIONS = ToolOptions(
@@ -63,8 +68,9 @@ def _check_signal(given: GivenOptions) -> None:
 
 def _cancel(common_: Common, api: Api, space: str, text: str) -> list[str]:
     """Cancel one job, array or part of one; return why not."""
+    if why := one_component_refused(api, space, text):
+        return [f"Kill job error on job id {text}: {why}"]
     numbered = parse_number(text)
-    parse_ids([text])
     found = find_numbered(api, space, numbered.number) if numbered is not None else None
     if found is None or numbered is None:
         return [f"Kill job error on job id {text}: Invalid job id specified"]
@@ -93,5 +99,10 @@ def _matching(api: Api, space: str, given: GivenOptions, operands: list[str]) ->
         elif "_" in text and any("[" in each.id for each in chosen):
             raise ToolError(f"only some of {text} match: name the tasks that are to be cancelled")
         else:
-            found += [_THROTTLE.sub("", each.id) for each in chosen]
-    return found
+            found += [_THROTTLE.sub("", _whole_id(each)) for each in chosen]
+    return list(dict.fromkeys(found))
+
+
+def _whole_id(record: QueueRecord) -> str:
+    """Return the id of what ends: of a component its job."""
+    return record.id if record.offset is None else str(record.number)

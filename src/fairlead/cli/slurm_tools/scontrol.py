@@ -31,6 +31,7 @@ from fairlead.cli.slurm_tools.records import (
     ended_records,
     in_order,
     live_records,
+    one_component_refused,
     parse_ids,
 )
 from fairlead.cli.slurm_tools.squeue import ENDED_SECONDS
@@ -143,11 +144,13 @@ def _job_block(record: QueueRecord) -> list[list[tuple[str, str]]]:
         return BY_SACCT[name].value(record)
 
     of_array = [("ArrayJobId", str(record.array)), ("ArrayTaskId", record.task.strip("[]"))]
+    of_components = [("HetJobId", str(record.number)), ("HetJobOffset", str(record.offset))]
     user = f"{wide('username')}({wide('userid')})"
     job = record.job
     return [
         [("JobId", str(record.number)), *(of_array if record.array else ()),
-         ("JobName", record.name)],
+         *(of_components if record.offset is not None else ()), ("JobName", record.name)],
+        *([[("HetJobIdSet", str(record.number))]] if record.offset is not None else []),
         [("UserId", user), ("GroupId", user), ("MCS_label", "N/A")],
         [("Priority", wide("prioritylong")), ("Nice", "0"), ("Account", wide("account")),
          ("QOS", wide("qos"))],
@@ -175,6 +178,8 @@ def _job_block(record: QueueRecord) -> list[list[tuple[str, str]]]:
 
 def _found(api: Api, space: str, text: str) -> Job | JobArray:
     """Return what an id names; ToolError for none such."""
+    if why := one_component_refused(api, space, text):
+        raise ToolError(f"{why} for job {text}")
     numbered = parse_number(text)
     found = find_numbered(api, space, numbered.number) if numbered is not None else None
     if found is None:

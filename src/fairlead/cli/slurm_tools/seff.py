@@ -51,6 +51,10 @@ def run(common_: Common, arguments: list[str]) -> int:
     found = [each for each in in_order([*live, *ended]) if each.is_called(ids)]
     if not found:
         raise ToolError("Job not found.", code=_NOT_FOUND)
+    if found[0].offset is not None:
+        name = found[0].job.metadata.name
+        text = f"what job {ids[0].number} used is known of all components: fairlead eff {name}"
+        raise ToolError(text, code=_BAD_ID)
     if len(found) > 1:
         text = f"{ids[0].number} is an array: name one of its tasks, such as {found[0].id}"
         raise ToolError(text, code=_BAD_ID)

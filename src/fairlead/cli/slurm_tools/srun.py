@@ -16,19 +16,21 @@ from dataclasses import dataclass, field
 from fairlead import terminal
 from fairlead.cli.connection.common import Common
 from fairlead.cli.records.members import MemberReference, running_members
-from fairlead.cli.script.sbatch_lines import Given, take_option
+from fairlead.cli.script.sbatch_lines import COLON, Given, take_option
 from fairlead.cli.script.slurm_options import LONG
 from fairlead.cli.sessions.foreground import HeldSession, idle_limit, run_one
 from fairlead.cli.sessions.terminal_job import Allocation
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.cli.slurm_tools.salloc import AskedAllocation, allocate, refuse
 from fairlead.cli.slurm_tools.sattach import job_of
+from fairlead.member.het_groups import SIZE
 from fairlead.member.hostlist import expand_hosts
 from fairlead.member.srun import main
-from fairlead.member.srun_options import parse, take
+from fairlead.member.srun_options import parse_step, separated, take
 from fairlead.member.step_layout import StepError
 from fairlead.member.steps import ENV_STEPS
 
+_ONE_TASK = "--jobid starts one task; fairlead exec JOB --all -- COMMAND: one a node"
 #: Options of a job that in srun are about its step.
 _OF_STEP = frozenset(("output", "error", "input", "open-mode", "wait", "verbose"))
 
@@ -55,9 +57,14 @@ class _Line:
     #: The number of a job that runs, or "".
     job: str = ""
 
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The options of the step and the command, as srun in the allocation is given them."""
+        return (*self.of_step, "--", *self.command) if self.command else tuple(self.of_step)
+
     @classmethod
     def of(cls, arguments: list[str]) -> _Line:
-        """Read a command line; ToolError, StepError."""
+        """Read a command line, or one part of it; ToolError, StepError."""
         line, rest = cls(), list(arguments)
         while rest and rest[0].startswith("-") and len(rest[0]) > 1 and rest[0] != "--":
             refuse(rest[0])
@@ -84,23 +91,31 @@ class _Line:
 
 
 def _run_alone(common_: Common, arguments: list[str]) -> int:
-    line = _Line.of(arguments)
-    asked = parse([*line.of_step, "--", *line.command], {})
-    if asked.lists_mpi:
+    lines = [_Line.of(part) for part in separated(arguments)]
+    words = [word for line in lines for word in (COLON, *line.words)][1:]
+    first = parse_step(words, {SIZE: str(len(lines))})[0].options
+    if first.lists_mpi:
         return main(["--mpi=list"])
-    has_terminal = sys.stdin.isatty() and asked.has_terminal
-    if line.job:
-        return _beside(common_, line, tty=has_terminal and terminal.is_terminal())
-    held = Allocation(("srun", *line.of_step, "--", *line.command), line.command[0].split("/")[-1])
-    wanted = AskedAllocation("srun", line.options, "SLURM_", has_terminal=has_terminal)
-    return allocate(common_, wanted, held)
+    has_terminal = sys.stdin.isatty() and first.has_terminal
+    jobs = [line for line in lines if line.job]
+    if jobs:
+        if len(lines) > 1:
+            raise ToolError(
+                "--jobid starts one task; fairlead exec JOB --all -- COMMAND: one a node"
+            )
+        return _beside(common_, lines[0], tty=has_terminal and terminal.is_terminal())
+    held = Allocation(("srun", *words), first.command[0].split("/")[-1])
+    options = [line.options for line in lines]
+    return allocate(
+        common_, AskedAllocation("srun", options, "SLURM_", has_terminal=has_terminal), held
+    )
 
 
 def _beside(common_: Common, line: _Line, *, tty: bool) -> int:
     """Run a command beside a node of a job that runs, and return its exit code; ToolError."""
     given = {each.option.name: each.value for each in line.options if each.option is not None}
     if any(given.get(name, "1") != "1" for name in ("ntasks", "nodes", "ntasks-per-node")):
-        raise ToolError("--jobid starts one task; fairlead exec JOB --all -- COMMAND: one a node")
+        raise ToolError(_ONE_TASK)
     api = common_.connect()
     job = job_of(api, common_.space(api.connection.namespace), line.job)
     namespace, name = job.metadata.key

@@ -26,7 +26,7 @@ from fairlead.cli.cluster.lookup import missing_job
 from fairlead.cli.connection.common import Common, now
 from fairlead.cli.connection.identity import local_user
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.job_request.flags import Flag, FlagValues, merge
+from fairlead.cli.job_request.flags import Flag, FlagValues
 from fairlead.cli.job_request.jobspec import (
     Origin,
     Program,
@@ -37,8 +37,8 @@ from fairlead.cli.job_request.jobspec import (
     shares_machine,
     to_manifest,
 )
-from fairlead.cli.job_request.request import JobRequest, Target, parse_request
-from fairlead.cli.script.header import Beside, parse_header
+from fairlead.cli.job_request.request import JobRequest, Target
+from fairlead.cli.script.header import Beside, parse_header, request_of
 from fairlead.cli.script.script_notes import script_notes
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.cli.submitting.git_source import git_source
@@ -111,7 +111,8 @@ class CheckedWork:
 
 def check_script(
     common: Common, program: Program, file: str, givens: FlagValues, *, origin: Origin,
-    ignore_unknown: bool, warn: Callable[[str], None], options: tuple[Given, ...] | None = None,
+    ignore_unknown: bool, warn: Callable[[str], None],
+    options: tuple[tuple[Given, ...], ...] | None = None,
 ) -> CheckedWork:  # fmt: skip
     """Check the job or the array of a script; CliError.
 
@@ -126,9 +127,7 @@ def check_script(
         origin.defaults, options,
     )  # fmt: skip
     header = parse_header(text, file=file, beside=beside)
-    request, wrong = parse_request(
-        merge(givens, header.givens), origin.environment, header.batch, now=now()
-    )
+    request, wrong = request_of(header, givens, origin.environment, now=now())
     problems = [*script_problems(program.script, file), *header.problems, *wrong]
     if problems:
         raise CliError(problems)
@@ -155,11 +154,12 @@ def _connected(common: Common, request: JobRequest) -> tuple[Api, JobRequest]:
     """Return the cluster, and the request with what its kinds of nodes are there."""
     api = common.connect()
     if request.target is None:
-        request = replace(request, target=Target.LOCAL if is_embedded(api) else None)
-    if shares_machine(request) and (request.one_per_node or request.is_exclusive):
-        common.note(f"note: this is one machine: the {request.members} members share it")
+        request = request.of_each(target=Target.LOCAL if is_embedded(api) else None)
+    parts = request.components
+    if shares_machine(request) and any(each.one_per_node or each.is_exclusive for each in parts):
+        common.note(f"note: this is one machine: the {request.member_count} members share it")
     batch = request.batch
-    if not request.kinds and not (batch and (batch.qos or batch.mail)):
+    if not any(each.kinds for each in parts) and not (batch and (batch.qos or batch.mail)):
         return api, request
     from fairlead.cli.cluster.known_nodes import with_mail, with_node_kinds, with_priority  # YAML
 
@@ -177,10 +177,13 @@ def _check(
         source = git_source(origin.directory, request.run.git, common.note)
         origin = replace(origin, source=source)
     if request.chdir is not None:
-        request = replace(request, chdir=_absolute(request.chdir, origin))
-    if is_up and (problems := list(local_problems(request, program, origin))):
-        raise CliError(problems)
-    for note in mount_notes(request):
+        request = request.of_each(chdir=_absolute(request.chdir, origin))
+    parts = request.components
+    if is_up:
+        problems = [each for part in parts for each in local_problems(part, program, origin)]
+        if problems:
+            raise CliError(list(dict.fromkeys(problems)))
+    for note in dict.fromkeys(note for part in parts for note in mount_notes(part)):
         common.note(f"note: {note}")
 
     def build(name: str) -> dict[str, Any]:

@@ -49,12 +49,7 @@ from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.preflight import gate_container
 from fairlead.decide.jobs.progress import TERMINATION_LOG, progress_file
-from fairlead.decide.jobs.slurm_variables import (
-    NODELIST,
-    compressed,
-    slurm_variables,
-    tasks_of,
-)
+from fairlead.decide.jobs.slurm_variables import node_list_names, node_lists, slurm_variables
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
 from fairlead.model.asks.teams import with_team
 from fairlead.model.claimed.job_claims import claims_of_pod
@@ -339,7 +334,7 @@ def _shared_env(job: Job, role: Role, policy: JobsPolicy, resume_step: int | Non
     The step to resume from is with the pod: a member that is replaced begins at a later one.
     """
     gang = _gang_variables(job, policy)
-    addresses = _MASTER_ENV if tasks_of(job) is None else (*_MASTER_ENV, *NODELIST)
+    addresses = (*_MASTER_ENV, *node_list_names(job))
     env: dict[str, EnvVar] = {}
     env_from: tuple[EnvFromSource, ...] = ()
     if needs_gang_map(job):
@@ -455,8 +450,7 @@ def gang_map(job: Job, policy: JobsPolicy, pods: AttemptPods) -> ConfigMap:
         "machinefile": "".join([f"{p.address}:1\n" for p in found]).encode(),
     }
     variables = _gang_variables(job, policy) | dict.fromkeys(_MASTER_ENV, found[0].address)
-    if tasks_of(job) is not None:
-        variables |= dict.fromkeys(NODELIST, compressed(peer.address for peer in found))
+    variables |= node_lists(job, [peer.address for peer in found])
     listed = msgspec.json.encode(found)
     if len(listed) <= PEERS_BYTES_MAX:
         files["peers"] = listed

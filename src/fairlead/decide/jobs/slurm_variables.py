@@ -5,17 +5,21 @@ total is not the same on all nodes. What was asked for (SLURM_CPUS_PER_TASK ...)
 template's own `env`. Those of a task (SLURM_PROCID ...) are set by srun alone: programs take them
 for the sign that srun has started them. Source: the manual of sbatch, "OUTPUT ENVIRONMENT
 VARIABLES".
+
+Each role of a heterogeneous job is a component: the variables without a suffix are those of the
+first one, on which the script runs, and each component has its own with the suffix `_HET_GROUP_n`.
+Source: Slurm's page "Heterogeneous Job Support", "Environment Variables".
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 
 from fairlead.api import names
-from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job import Job, Role
 
 #: What each is; those of NODELIST have the addresses by which members reach each other.
 SLURM_VARIABLES: dict[str, str] = {
@@ -29,12 +33,14 @@ SLURM_VARIABLES: dict[str, str] = {
     "SLURM_NODELIST": "the same",
 }
 NODELIST = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+#: Of a heterogeneous job alone: how many components it has.
+HET_SIZE = "SLURM_HET_SIZE"
 _TASKS = re.compile(r"([1-9]\d{0,8})(?:/([1-9]\d{0,8}))?")
 
 
 @dataclass(frozen=True, slots=True)
 class TaskCounts:
-    """Tasks of a job: the most of a node, and of all nodes; None: the same on each node."""
+    """Tasks of a role: the most of a node, and of all nodes; None: the same on each node."""
 
     per_node: int
     total: int | None = None
@@ -47,21 +53,67 @@ class TaskCounts:
         return [least + (node < more) for node in range(nodes)]
 
 
-def tasks_of(job: Job) -> TaskCounts | None:
-    """Return the tasks of a batch script's job; None for any other, or where none can be read."""
-    for role in job.spec.roles:
-        match = _TASKS.fullmatch(role.template.metadata.annotations.get(names.SLURM_TASKS, ""))
-        if match is not None:
-            return TaskCounts(int(match[1]), int(match[2]) if match[2] else None)
-    return None
+def tasks_of(job: Job) -> tuple[TaskCounts, ...]:
+    """Return the tasks of each role of a batch script's job; () for any other, or where none can be
+    read. A role beside one that says its tasks has one on each node.
+    """
+    found = [_counts(role) for role in job.spec.roles]
+    return tuple(each or TaskCounts(1) for each in found) if any(found) else ()
+
+
+def _counts(role: Role) -> TaskCounts | None:
+    match = _TASKS.fullmatch(role.template.metadata.annotations.get(names.SLURM_TASKS, ""))
+    return TaskCounts(int(match[1]), int(match[2]) if match[2] else None) if match else None
+
+
+def het_name(variable: str, component: int) -> str:
+    """Return what a variable of one component of a heterogeneous job is called."""
+    return f"{variable}_HET_GROUP_{component}"
 
 
 def slurm_variables(job: Job) -> dict[str, str]:
     """Return what all members of a batch script see alike, without NODELIST; {} for other jobs."""
-    tasks = tasks_of(job)
-    if tasks is None:
+    tasks, sizes = tasks_of(job), job.sizes
+    if not tasks:
         return {}
-    nodes = tasks.of_nodes(job.member_count)
+    restarts = str(max(0, job.status.attempt - 1))
+    counts = [each.of_nodes(sizes[role.name]) for role, each in _paired(job, tasks)]
+    found = {**_of_nodes(counts[0]), "SLURM_RESTART_COUNT": restarts}
+    if len(counts) == 1:
+        return found
+    found[HET_SIZE] = str(len(counts))
+    number = {name: str(job.status.number) for name in names.ENV_NUMBER if job.status.number}
+    for component, nodes in enumerate(counts):
+        each = _of_nodes(nodes) | number
+        found |= {het_name(name, component): value for name, value in each.items()}
+    return found
+
+
+def node_list_names(job: Job) -> tuple[str, ...]:
+    """Return the variables of a job that have addresses of its members."""
+    count = len(tasks_of(job))
+    suffixed = (het_name(name, i) for i in range(count) for name in NODELIST)
+    return (*NODELIST, *suffixed) if count > 1 else NODELIST[: count * len(NODELIST)]
+
+
+def node_lists(job: Job, addresses: Sequence[str]) -> dict[str, str]:
+    """Return the variables with addresses of members, of which these are all in rank order."""
+    tasks, sizes = tasks_of(job), job.sizes
+    rest, found = iter(addresses), dict[str, str]()
+    for component, (role, _) in enumerate(_paired(job, tasks)):
+        text = compressed(islice(rest, sizes[role.name]))
+        found |= dict.fromkeys(NODELIST, text) if component == 0 else {}
+        if len(tasks) > 1:
+            found |= {het_name(name, component): text for name in NODELIST}
+    return found
+
+
+def _paired(job: Job, tasks: Sequence[TaskCounts]) -> Iterator[tuple[Role, TaskCounts]]:
+    return zip(job.spec.roles if tasks else (), tasks, strict=True)
+
+
+def _of_nodes(nodes: Sequence[int]) -> dict[str, str]:
+    """Return the variables of some nodes by the tasks of each."""
     size, total = str(len(nodes)), str(sum(nodes))
     return {
         "SLURM_NNODES": size,
@@ -69,7 +121,6 @@ def slurm_variables(job: Job) -> dict[str, str]:
         "SLURM_NTASKS": total,
         "SLURM_NPROCS": total,
         "SLURM_TASKS_PER_NODE": repeated(nodes),
-        "SLURM_RESTART_COUNT": str(max(0, job.status.attempt - 1)),
     }
 
 

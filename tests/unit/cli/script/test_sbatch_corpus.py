@@ -296,7 +296,7 @@ def apart(spec: PodSpec) -> str:
         return ""
     (term,) = rules.required
     assert term.topology_key == names.HOSTNAME
-    return "own" if term.match_label_keys == (names.JOB_UID,) else "all"
+    return "own" if term.match_label_keys == (names.JOB_UID, names.ROLE) else "all"
 
 
 def labels(spec: PodSpec) -> list[str]:

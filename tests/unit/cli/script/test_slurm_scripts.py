@@ -61,6 +61,22 @@ def test_nodes_are_distinct_although_one_would_hold_all(
     assert "Place    fits now, on 1 node\n" in capsys.readouterr().err
 
 
+def test_nodes_are_distinct_within_a_component_and_each_has_a_kind_of_its_own(
+    cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    second = "#SBATCH hetjob\n#SBATCH -N2 --gres=gpu:h100:4 --mem=1G"
+    assert submitted(f"#SBATCH -N4 --time=60\n{second}") == 0
+    said = capsys.readouterr().err
+    assert "Place    fits now, on 4 nodes" in said, "two components may be on one node"
+    first, other = spec_of(cluster).roles
+    affinity = other.template.spec.affinity
+    (term,) = affinity.node_affinity.required.node_selector_terms
+    assert term.match_expressions[0].values == ("NVIDIA-H100-80GB-HBM3",)
+    assert first.template.spec.affinity.node_affinity is None
+    assert submitted(second.replace("N2", "N3")) == 0
+    assert "allow only 3 of 4 members" in capsys.readouterr().err, "two nodes are of that type"
+
+
 def test_more_nodes_than_there_are_is_refused(
     cluster: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,16 +6,31 @@ import math
 
 import pytest
 from msgspec.structs import replace
+from tests.unit.cli.fake_api import FakeApi
 
 from fairlead.api import names
 from fairlead.api.jobs.attempt import Attempt
-from fairlead.api.jobs.job import JobState
+from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.placement import RolePlacement
 from fairlead.api.meta import Condition
 from fairlead.api.values.indices import format_indices
 from fairlead.cli.slurm_tools.columns import parse_percent, parse_sacct, parse_wide, table
-from fairlead.cli.slurm_tools.fields import BY_SACCT, clock, exit_status, long_clock
+from fairlead.cli.slurm_tools.fields import (
+    BY_LETTER,
+    BY_SACCT,
+    BY_WIDE,
+    clock,
+    exit_status,
+    long_clock,
+)
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
-from fairlead.cli.slurm_tools.records import parse_ids, record_of_job
+from fairlead.cli.slurm_tools.records import (
+    in_order,
+    one_component_refused,
+    parse_ids,
+    record_of_job,
+    records_of_job,
+)
 from fairlead.cli.slurm_tools.sshare import shares_of
 from fairlead.cli.slurm_tools.states import SlurmState, parse_state, slurm_state
 from fairlead.decide.attempts.end_reason import EndReason
@@ -119,6 +134,50 @@ def test_a_record_of_a_job_that_runs_has_a_value_for_every_field() -> None:
     assert values["nodelist"] == "n[1-2]"
     assert values["state"] == "RUNNING"
     assert all(isinstance(value, str) for value in values.values())
+
+
+def het(number: int = 36) -> Job:
+    """A heterogeneous job that runs: one node, then two of 4 CPUs each."""
+    job = make_job("train", placement=make_placement(["n1", "n2", "n3"]))
+    (role,), placement = job.spec.roles, job.status.placement
+    assert placement is not None
+    metadata = replace(role.template.metadata, annotations={names.SLURM_TASKS: "1"})
+    role = replace(role, template=replace(role.template, metadata=metadata))
+    roles = (replace(role, name="het0", count=1), replace(role, name="het1", count=2))
+    placed = (RolePlacement("het0", ("n1",)), RolePlacement("het1", ("n2", "n3")))
+    status = replace(job.status, state="Running", number=number,
+                     placement=replace(placement, roles=placed))  # fmt: skip
+    return replace(job, spec=replace(job.spec, roles=roles), status=status)
+
+
+def test_a_heterogeneous_job_is_shown_by_component_and_named_as_a_whole_or_by_one() -> None:
+    records = in_order(records_of_job(het(), EPOCH))
+    shown = [[BY_LETTER[each].value(record) for each in "iADN"] for record in records]
+    assert shown == [["36+0", "36", "1", "n1"], ["36+1", "36", "2", "n[2-3]"]]
+    wide = [BY_WIDE[name].value(records[1]) for name in ("hetjobid", "hetjoboffset")]
+    assert wide == ["36", "1"]
+    called = [[each.id for each in records if each.is_called(parse_ids([text]))]
+              for text in ("36", "36+1", "36+2", "36.0", "37+0")]  # fmt: skip
+    assert called == [["36+0", "36+1"], ["36+1"], [], ["36+0", "36+1"], []]
+    (plain,) = records_of_job(make_job("train"), EPOCH)
+    assert plain.offset is None
+    assert plain.id == "0"
+    assert BY_WIDE["hetjobid"].value(plain) == "N/A"
+
+
+def test_a_component_is_not_changed_alone() -> None:
+    api = FakeApi(het(), with_number(make_job("plain"), 37))
+    why = "its components start and end together; name the job: 36"
+    cases = {
+        "36+1": why, "36+2": "job 36 has the components 0 to 1", "37+0": "job 37 has no components",
+    }  # fmt: skip
+    for text, said in cases.items():
+        assert one_component_refused(api, "default", text) == said
+    assert one_component_refused(api, "default", "36") == ""
+
+
+def with_number(job: Job, number: int) -> Job:
+    return replace(job, status=replace(job.status, number=number))
 
 
 def test_shares_are_ranked_by_what_a_team_uses_for_its_weight() -> None:
