@@ -87,6 +87,7 @@ CASES: dict[str, tuple[str, str]] = {
         f"{IN_TERMINAL} srun --jobid=$id --overlap --pty sh -c 'tty; echo $SLURM_JOB_NAME'",
         "/dev/pts/.*sleeper",
     ),
+    "`ssh NODE` into a job of yours": ("fairlead ssh-config", r"ProxyCommand .* ssh-proxy"),
     "`scp` to and from a node of a job": (
         "fairlead cp train.sh sleeper:sent.sh; fairlead cp sleeper:sent.sh back.sh; cat back.sh",
         "echo trained",

@@ -135,6 +135,7 @@ def _values() -> Iterator[Target]:
     yield text("cli.job_request.mounts:parse_checkpoint", ("claim", "/a/b"))
     yield text("cli.job_request.node_kinds:parse_constraint", ("a|b", "a&b", "[a|b]"))
     yield Target("cli.records.members:parse_reference", ("job/worker-3", "job"))
+    yield Target("cli.sessions.ssh_config:parse_host", ("0.job.team.fairlead", "job"), (CliError,))
     yield Target("cli.slurm_tools.columns:parse_percent", ("%.18i %9P", "%20j"), (ToolError,))
     yield Target("cli.slurm_tools.columns:parse_wide", ("JobID:10,Name", "a:.5"), (ToolError,))
     yield Target("cli.slurm_tools.columns:parse_sacct", ("JobID%20,State",), (ToolError,))

@@ -65,6 +65,12 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "attach": CommandEntry("sessions", "Go on with a terminal of a job that was left or lost."),
         "cp": CommandEntry("copy", "Copy a file or a directory to or from a member of a job."),
         "forward": CommandEntry("interactive", "Forward ports of this machine to a member."),
+        "ssh-config": CommandEntry(
+            "ssh", "Print what makes ssh JOB.fairlead lead to a member of a job.", "ssh_config"
+        ),
+        "ssh-proxy": CommandEntry(
+            "ssh", "Speak SSH on stdin and stdout, for ssh to be led to a member.", "ssh_proxy"
+        ),
         "notebook": CommandEntry("notebook", "Open JupyterLab in a job, or join it again."),
         "wait": CommandEntry("wait", "Block until jobs reach a state."),
         "cancel": CommandEntry("change", "Stop jobs for good."),

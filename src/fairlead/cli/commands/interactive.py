@@ -16,14 +16,12 @@ from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import ProgramOutput
 from fairlead.cli.records.memberlogs import task_of
 from fairlead.cli.records.members import parse_reference, running_members
-from fairlead.cli.sessions.foreground import IDLE_HELP, HeldSession, idle_limit, run_one
+from fairlead.cli.sessions.foreground import IDLE_HELP, SHELL, HeldSession, idle_limit, run_one
 from fairlead.input.errors import CliError, Code, Exit, fail
 from fairlead.runtime.loglines import LineCutter
 
 #: Members that run a command of `exec --all` at the same time.
 AT_ONCE_MAX = 64
-#: For `sh -c`: the shell that people expect, where there is one.
-SHELL = "exec $(command -v bash || echo sh)"
 _PORTS = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})", re.ASCII)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import importlib.util
 import os
 import urllib.request
 import webbrowser
@@ -15,7 +14,7 @@ import click
 from fairlead.app.run_file import write_private
 from fairlead.cli.cluster.cluster_settings import read_settings
 from fairlead.cli.cluster.embedded import read_status
-from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.common import Common, check_extra, common
 from fairlead.cli.connection.connect import Choice, find_connection
 from fairlead.cli.connection.identity import submitter_name
 from fairlead.cli.connection.transport import Api
@@ -54,7 +53,7 @@ def web(common_: Common, *, only_url: bool, port: int | None) -> int:
     link is good once, for five minutes. Ctrl-C ends it. Without -n it shows the jobs of all
     namespaces, or where you may not list those, of the kubeconfig's.
     """
-    check_extra("jinja2")
+    check_extra("web", "the web page", "jinja2")
     from fairlead.web.record import read_record, record_path
 
     connection = find_connection(Choice(common_.kubeconfig, common_.context), os.environ)
@@ -66,16 +65,6 @@ def web(common_: Common, *, only_url: bool, port: int | None) -> int:
     api = common_.connect()
     _serve(common_, api, _options(common_, api, port, path), only_url=only_url)
     return Exit.OK
-
-
-def check_extra(*packages: str) -> None:
-    """Refuse to go on without these packages of the extra `web`; CliError."""
-    for package in packages:
-        if importlib.util.find_spec(package) is None:
-            raise fail(
-                Code.BAD_VALUE, f"the web page needs the Python package {package}",
-                help=("pip install 'fairlead[web]'",),
-            )  # fmt: skip
 
 
 def _options(common_: Common, api: Api, port: int | None, path: Path) -> WebOptions:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from fairlead.cli.connection.common import Common, common
+from fairlead.cli.connection.common import Common, check_extra, common
 from fairlead.cli.connection.connect import Choice, replica_connection
 from fairlead.input.errors import Code, Exit, fail
 
@@ -50,12 +50,11 @@ def web_server(
     from fairlead.app.web_settings import WebSettings, load_web_settings
     from fairlead.cli.cluster.archive import URL_VARIABLE
     from fairlead.cli.cluster.cluster_settings import read_settings
-    from fairlead.cli.commands.web import check_extra
     from fairlead.cli.connection.transport import Api
     from fairlead.runtime.clock import SystemClock
     from fairlead.runtime.logs import LogFormat, LogLevel, configure
 
-    check_extra("jinja2", "jwt")
+    check_extra("web", "the web page", "jinja2", "jwt")
     from fairlead.web.users import UserPageOptions, serve_users
 
     # Each question is asked with the rights of its user: of no store beside the API server.

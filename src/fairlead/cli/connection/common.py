@@ -257,6 +257,18 @@ def seconds_of(text: str, flag: str) -> float:
         raise fail(Code.BAD_VALUE, f"{flag}: {error}") from error
 
 
+def check_extra(extra: str, what: str, *packages: str) -> None:
+    """Refuse to go on without these packages of an extra, which `what` needs; CliError."""
+    import importlib.util
+
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise fail(
+                Code.BAD_VALUE, f"{what} needs the Python package {package}",
+                help=(f"pip install 'fairlead[{extra}]'",),
+            )  # fmt: skip
+
+
 def check_choice(given: str, known: Collection[str], flag: str) -> None:
     """Refuse a value of a flag that is not known, with the nearest one that is; CliError."""
     if given not in known:

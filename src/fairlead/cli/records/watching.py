@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOBS, Resource
-from fairlead.api.status import Expired, NotFound, Unavailable
+from fairlead.api.status import ApiError, Expired, NotFound, Unavailable
 from fairlead.cli.connection.transport import Api
 from fairlead.input.errors import CliError, Code
 from fairlead.runtime.client import EventType
@@ -68,6 +68,20 @@ def changes(
                 raise
             version = ""  # reading the object shows whether the cluster is back
             time.sleep(min(RETRY_SECONDS, _left(deadline) or RETRY_SECONDS))
+
+
+def attempt_end(connect: Callable[[], Api], job: Job) -> Job | None:
+    """Return the job where its attempt has ended; None where it goes on, or is not known. Gone."""
+    try:
+        found = connect().get(JOBS, job.metadata.name, namespace=job.metadata.namespace)
+    except NotFound as error:
+        raise Gone(job.metadata.name) from error
+    except (ApiError, CliError):
+        return None  # a cluster that is away for a while
+    if found.metadata.uid != job.metadata.uid:
+        raise Gone(job.metadata.name)
+    is_on = found.status.attempt == job.status.attempt and not found.is_finished
+    return None if is_on else found
 
 
 def _left(deadline: float | None) -> float | None:

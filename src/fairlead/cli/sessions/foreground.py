@@ -33,6 +33,8 @@ IDLE_HELP = (
     "End the session, and the command, once nothing was typed or shown in a joined terminal for "
     "so long; 0s: never. [default: the setting sessions.idleSeconds, 4h]"
 )
+#: For `sh -c`: the shell that people expect, where there is one.
+SHELL = "exec $(command -v bash || echo sh)"
 #: The exit code of what ended with its container: 128 + SIGKILL.
 WITH_CONTAINER = 137
 NOT_HELD = "note: the session ends with this terminal: "

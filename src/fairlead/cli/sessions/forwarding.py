@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
@@ -18,6 +19,27 @@ from fairlead.kube.websocket import PodSocket, SocketServer, pod_socket
 
 CONNECTIONS_MAX = 256
 _DATA, _ERROR = 0, 1
+
+
+class Reads(Protocol):
+    """What comes from the one who connects: asyncio's streams, and those of SSH."""
+
+    async def read(self, n: int = -1, /) -> bytes:
+        """Return up to n bytes once there are some; nothing at the end."""
+        ...
+
+
+class Writes(Protocol):
+    """What goes to the one who connects."""
+
+    def write(self, data: bytes, /) -> None:
+        """Write, without waiting."""
+
+    async def drain(self) -> None:
+        """Wait until there is room."""
+
+    def close(self) -> None:
+        """Close the connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +64,10 @@ class Forward:
 
     async def listen(self) -> asyncio.Server:
         """Listen on loopback; OSError."""
-        return await asyncio.start_server(self._serve, "127.0.0.1", self._ports.local)
+        return await asyncio.start_server(self.serve, "127.0.0.1", self._ports.local)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def serve(self, reader: Reads, writer: Writes) -> None:
+        """Lead one connection to the member's port, until either end closes it."""
         path = PODS.path(*self._pod.metadata.key, "portforward")
         query = [("ports", str(self._ports.remote))]
         try:
@@ -65,7 +88,7 @@ class Forward:
         finally:
             writer.close()
 
-    async def _receive(self, socket: PodSocket, writer: asyncio.StreamWriter) -> None:
+    async def _receive(self, socket: PodSocket, writer: Writes) -> None:
         begun: set[int] = set()  # channels whose port, their first two bytes, has come
         while message := await socket.receive():
             channel, data = message[0], message[1:]
@@ -82,7 +105,7 @@ class Forward:
                     return  # its peer has closed it
 
 
-async def _send(socket: PodSocket, reader: asyncio.StreamReader) -> None:
+async def _send(socket: PodSocket, reader: Reads) -> None:
     with suppress(OSError):
         while data := await reader.read(CHUNK_BYTES):
             await socket.send(_DATA, data)

@@ -10,10 +10,9 @@ from contextlib import suppress
 from fairlead import terminal
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
-from fairlead.api.resources import JOBS
-from fairlead.api.status import ApiError, NotFound
+from fairlead.api.status import ApiError
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.records.watching import Gone
+from fairlead.cli.records.watching import attempt_end
 from fairlead.cli.sessions.forwarding import Forward, Ports
 from fairlead.cli.sessions.notebook import FIND, NotebookServer, read_server, usual_port
 from fairlead.cli.sessions.session import Streams, run_session
@@ -98,16 +97,4 @@ class NotebookWay:
 
     async def _ended(self) -> Job | None:
         """Return the job where its attempt has ended; None where it goes on, or is not known."""
-        try:
-            job = await asyncio.to_thread(
-                self._api.get, JOBS, self._job.metadata.name,
-                namespace=self._job.metadata.namespace,
-            )  # fmt: skip
-        except NotFound as error:
-            raise Gone(self._job.metadata.name) from error
-        except (ApiError, CliError):
-            return None  # a cluster that is away for a while: the connections say so
-        if job.metadata.uid != self._job.metadata.uid:
-            raise Gone(job.metadata.name)
-        is_on = job.status.attempt == self._job.status.attempt and not job.is_finished
-        return None if is_on else job
+        return await asyncio.to_thread(attempt_end, lambda: self._api, self._job)

@@ -12,8 +12,8 @@ import signal
 import sys
 import termios
 import tty
-from collections.abc import AsyncGenerator, Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
+from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
@@ -38,12 +38,17 @@ Given = bool | bytes | AsyncGenerator[bytes]
 class Streams:
     """What is joined with the program: this process's stdin, a text or nothing; and where output
     goes.
+
+    `sizes` are those of a terminal that is not this process's own, columns and lines. `until_room`
+    is awaited after each piece of output.
     """
 
     stdin: Given
     tty: bool
     out: Write
     error: Write
+    sizes: AsyncGenerator[tuple[int, int]] | None = None
+    until_room: Callable[[], Awaitable[object]] | None = None
 
 
 async def run_session(
@@ -71,7 +76,8 @@ async def _joined(socket: PodSocket, streams: Streams, group: asyncio.TaskGroup)
     if streams.stdin:
         beside.append(group.create_task(_send_input(socket, streams.stdin)))
     if streams.tty:
-        beside.append(group.create_task(_send_sizes(socket)))
+        sizes = streams.sizes or _own_sizes()
+        beside.append(group.create_task(_send_sizes(socket, sizes)))
     try:
         return await _receive(socket, streams)
     finally:
@@ -89,6 +95,8 @@ async def _receive(socket: PodSocket, streams: Streams) -> int:
             streams.error(data)
         elif channel == bytes((_ERROR,)) and data:
             return exit_code_of(data)
+        if streams.until_room is not None:
+            await streams.until_room()
     raise Unavailable("the connection was lost before the command ended")
 
 
@@ -139,8 +147,15 @@ async def read_ready(descriptor: int, bytes_max: int = CHUNK_BYTES) -> bytes:
     return os.read(descriptor, bytes_max)
 
 
-async def _send_sizes(socket: PodSocket) -> None:
-    """Send the size of the terminal, now and when it changes."""
+async def _send_sizes(socket: PodSocket, sizes: AsyncGenerator[tuple[int, int]]) -> None:
+    async with aclosing(sizes):
+        async for columns, lines in sizes:
+            content = msgspec.json.encode({"Width": columns, "Height": lines})
+            await socket.send(_RESIZE, content)
+
+
+async def _own_sizes() -> AsyncGenerator[tuple[int, int]]:
+    """Yield the size of this process's terminal, now and when it changes."""
     loop = asyncio.get_running_loop()
     changed = asyncio.Event()
     changed.set()
@@ -149,9 +164,7 @@ async def _send_sizes(socket: PodSocket) -> None:
         while True:
             await changed.wait()
             changed.clear()
-            size = os.get_terminal_size(sys.stdin.fileno())  # $COLUMNS may be of another one
-            content = {"Width": size.columns, "Height": size.lines}
-            await socket.send(_RESIZE, msgspec.json.encode(content))
+            yield os.get_terminal_size(sys.stdin.fileno())  # $COLUMNS may be of another one
     finally:
         loop.remove_signal_handler(signal.SIGWINCH)
 

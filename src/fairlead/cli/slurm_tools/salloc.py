@@ -14,11 +14,11 @@ import sys
 from dataclasses import dataclass
 
 from fairlead import terminal
-from fairlead.cli.commands.interactive import SHELL
 from fairlead.cli.commands.submit import submit_script
 from fairlead.cli.connection.common import Common
 from fairlead.cli.script.sbatch_lines import COLON, Given, take_option
 from fairlead.cli.script.slurm_options import LONG
+from fairlead.cli.sessions.foreground import SHELL
 from fairlead.cli.sessions.terminal_job import Allocation
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.cli.slurm_tools.sbatch import number_of

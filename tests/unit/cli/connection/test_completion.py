@@ -32,7 +32,7 @@ print(*[each.value for each in found])
 print(sum(each.startswith("fairlead.cli.commands.") for each in sys.modules))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True)
-    assert done.stdout == b"submit sweep shell sessions slurm status sim\n0\n"
+    assert done.stdout == b"submit sweep shell sessions ssh-config ssh-proxy slurm status sim\n0\n"
 
 
 @pytest.mark.parametrize(
