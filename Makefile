@@ -79,7 +79,7 @@ bench: $(READY)  ## Measure; ONLY=name runs one group; writes bench/out/latest.j
 
 lock: $(READY)  ## Resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra postgres --extra web pyproject.toml -o requirements/run.lock
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra fast --extra postgres --extra ssh --extra zstd --group dev pyproject.toml -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra fast --extra jupyter --extra postgres --extra ssh --extra zstd --group dev pyproject.toml -o requirements/dev.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --group release -o requirements/release.lock
 	echo hatchling | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.lock - -o requirements/build.lock
 

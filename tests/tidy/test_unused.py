@@ -21,6 +21,7 @@ from tests.tidy.sources import ROOT, modules, name, tree
 ALLOWED = {
     "testing/": "the public test kit",
     "member/progress.py": "imported by programs inside a job",
+    "cli/jupyter/provisioner.py": "started by Jupyter, by an entry point",
     "kube/http1.py:_Incoming.on_": "called by httptools",
     "Metrics.collect": "called by prometheus_client",
     "kube/kubeconfig.py:load_connection": "connects programs beside the CLI",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+from threading import Lock
 
 import click
 
@@ -12,7 +13,7 @@ from fairlead import terminal
 from fairlead.api.jobs.job import Job, JobState
 from fairlead.cli.cluster.lookup import find_job, missing_job
 from fairlead.cli.cluster.numbers import name_of
-from fairlead.cli.connection.common import Common, check_extra, common
+from fairlead.cli.connection.common import Common, check_extra, common, kept_api
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.records.follow import until_started
 from fairlead.cli.records.members import MemberReference, running_members
@@ -124,17 +125,18 @@ async def _serve(common_: Common, api: Api, job: Job, asked: SshHost) -> int:
     space, name = job.metadata.key
     _, pods = running_members(api, space, MemberReference(name, asked.reference.member))
 
+    credential, look, one_by_one = kept_api(common_), kept_api(common_), Lock()
+
     def now() -> SocketServer:
-        fresh: Api = common_.connect()  # the address and the credential may have changed
-        return SocketServer(fresh.connection, fresh.token())
+        with one_by_one:
+            fresh: Api = credential()
+            return SocketServer(fresh.connection, fresh.token())
 
     async def until_ended() -> str:
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             try:
-                if (
-                    ended := await asyncio.to_thread(attempt_end, common_.connect, job)
-                ) is not None:
+                if (ended := await asyncio.to_thread(attempt_end, look, job)) is not None:
                     return f"the attempt of job {name} has ended; the job is {state_of(ended)}"
             except Gone:
                 return f"job {name} is gone"

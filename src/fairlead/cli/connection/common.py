@@ -42,6 +42,22 @@ def collector_paused() -> Generator[None]:
             gc.enable()
 
 
+def kept_api(common_: Common) -> Callable[[], Any]:
+    """Return what gives the same `Api` for hours, to one thread at a time, and another one once the
+    kubeconfig names another address or credential. CliError where there is none.
+    """
+    kept: Any = None
+
+    def connect() -> Any:
+        nonlocal kept
+        fresh = common_.connect()  # which asks nothing yet
+        if kept is None or kept.connection != fresh.connection:
+            kept = fresh
+        return kept
+
+    return connect
+
+
 class Format(Enum):
     """Output formats."""
 
