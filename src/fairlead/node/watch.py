@@ -100,7 +100,7 @@ class MachineWatch:
             judged.observations, judged.components, judged.counter_resets, judged.recovered,
             is_log=source.is_log, is_lossy=judged.lost > 0,
         )))  # fmt: skip
-        is_skipped = len(unlooked) == len(source.checks)
+        is_skipped = bool(unlooked) and len(unlooked) == len(source.checks)
         state = SourceState.SKIPPED if is_skipped else SourceState.OK
         why = judged.skipped[0].why if is_skipped else ""
         if judged.lost:
