@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, cast
 
 from msgspec.structs import replace
 
@@ -90,7 +91,7 @@ class Case:
 def run(report: Report) -> None:
     """Measure decisions in turns."""
     fleet = [make_node(f"n{i:04}") for i in range(NODES)]
-    book, idle = NodeTests(), _idle(fleet)
+    book, idle = NodeTests(cast("Any", None), POLICY), _idle(fleet)
     for node in fleet:
         book.changed(Change(None, _passed(node)))
     under = {node.metadata.name: _view(node) for node in fleet[:IDLE]}

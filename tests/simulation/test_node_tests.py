@@ -10,10 +10,16 @@ import pytest
 from msgspec.structs import replace as replace_struct
 
 from fairlead.api import names
+from fairlead.api.kubernetes.core import Pod
+from fairlead.api.values.times import format_time
 from fairlead.decide.health import cycle, gate
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.embedded.virtual.hardware import Quality
 from fairlead.embedded.virtual.profile import load_profile
+from fairlead.model.health.node_record import NodeRecord, NodeState, record_text
 from fairlead.model.pools.yielding_tests import YieldingTests
+from fairlead.sim.actors import silent_faults
+from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.working_time import WorkingTime
 from fairlead.sim.promises.node_test_checker import NodeTestChecker
@@ -21,7 +27,7 @@ from fairlead.sim.setup.faults import PERFECT
 from fairlead.sim.setup.workload import WorkloadOptions
 from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
-from fairlead.testing.builders import EPOCH, make_node, make_pod
+from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod
 
 from .test_teams import HOUR, run_world
 
@@ -126,3 +132,75 @@ def test_an_idle_half_hour_is_covered_by_a_test_within_a_day() -> None:
     ended = replace_struct(test, status=replace_struct(test.status, phase="Succeeded"))
     checker.pod(ended, test.metadata.key, EPOCH + 25 * HOUR)
     assert (checker.periods, checker.covered) == (2, 1), "the first had half an hour too late"
+
+
+#: The same in pairs, of which each node meets others every few minutes.
+PAIRED = replace(
+    BUSY, nodes=12, infant_share=0.1, silent_faults_per_day=100.0,
+    workload=replace(BUSY.workload, jobs=10, seconds=1.5 * HOUR),
+    health=replace(BUSY.health, pair_tests=True, act_on=("*",), idle_test_share=1.0),
+)  # fmt: skip
+
+
+@pytest.fixture
+def _links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All machines that become bad have a slow network interface."""
+    monkeypatch.setattr(silent_faults, "_KINDS", ())
+
+
+@pytest.mark.usefixtures("_links")
+def test_pairs_find_slow_interfaces_and_blame_no_healthy_partner() -> None:
+    world = run_world(lambda: World(PAIRED, 4))
+    assert world.node_tests.pairs > 20
+    assert world.silent.found_by_pairs > 0, "and each of them is slow, by the checker"
+
+
+def test_a_healthy_partner_that_is_blamed_is_reported() -> None:
+    record = NodeRecord(
+        NodeState.CORDONED, format_time(EPOCH), "critical node-test network Failed", session=1
+    )
+    notes = {names.HEALTH: record_text(record)}
+
+    async def main() -> None:
+        silent = World(PAIRED, 4).silent
+        silent.bad["n2"] = Quality.LINK
+        silent.node(make_node("n2", annotations=notes), "n2", EPOCH)
+        assert silent.found_by_pairs == 1
+        with pytest.raises(PromiseBroken, match=r"^14: n1 is out for its pairs, and its"):
+            silent.node(make_node("n1", annotations=notes), "n1", EPOCH)
+
+    run(main())
+
+
+def _side(name: str, peer: str, *, number: int = 1) -> Pod:
+    labels = {names.NODE_TEST: "pair", names.NODE_TEST_YIELDS: "true"}
+    pod = make_pod(f"{name}-{number}", namespace="kube-system", node=name, labels=labels)
+    [container] = pod.spec.containers
+    container = replace_struct(container, command=("fairlead", "agent", "pair", "--peer", peer))
+    return replace_struct(pod, spec=replace_struct(pod.spec, containers=(container,)))
+
+
+def _checker_of_pair() -> NodeTestChecker:
+    checker = NodeTestChecker(replace(TESTED, pair_tests=True), WorkingTime())
+    for name, peer in (("n1", "n2"), ("n2", "n1")):
+        checker.node(make_node(name), name, EPOCH)
+        pod = _side(name, peer)
+        checker.pod(pod, pod.metadata.key, EPOCH)
+    return checker
+
+
+def test_a_side_of_a_pair_that_stays_when_its_partner_has_work_is_reported() -> None:
+    checker = _checker_of_pair()
+    placed = make_job("work", placement=make_placement(["n1"]))
+    checker.job(placed, placed.metadata.key, EPOCH + 1)
+    gone = _side("n1", "n2").metadata.key
+    checker.pod(None, gone, EPOCH + 2)
+    checker.check_by_clock(EPOCH + 5)
+    with pytest.raises(PromiseBroken, match=r"^14: the test n2-1 is on n2 5 s after a place there"):
+        checker.check_by_clock(EPOCH + 7)
+
+
+def test_a_node_in_two_tests_at_a_time_is_reported() -> None:
+    second = _side("n2", "n3", number=2)
+    with pytest.raises(PromiseBroken, match=r"^14: the test n2-2 begins on n2 beside n2-1"):
+        _checker_of_pair().pod(second, second.metadata.key, EPOCH + 1)

@@ -322,8 +322,8 @@ class Controllers:
         controller = HealthController(
             self._client, self.world, shared.node_reports, shared.fleets, tests=shared.node_tests,
             history=self._history, events=self._events, clock=self._clock,
-            policy=self._policies.health, cluster_reports=shared.reports, reader=reader,
-            log=self._log,
+            policy=self._policies.health_policy, keys=self._context.streams("pair-keys"),
+            cluster_reports=shared.reports, reader=reader, log=self._log,
         )  # fmt: skip
         self._metrics.health.watch(lambda: controller.report)
         try:

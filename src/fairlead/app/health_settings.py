@@ -125,6 +125,10 @@ class HealthSettings(Section, frozen=True):
         within(3600, 82_800, "But not before so long after its last test. What is idle for a day "
                              "without a test is reported, so leave time for the tests."),
     ] = 72_000  # fmt: skip
+    pair_tests: Annotated[
+        bool,
+        about("Test the connections of idle nodes, in pairs, as often and as many at a time."),
+    ] = False
 
 
 class SilenceSettings(Section, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from fairlead.api.jobs.job_defaults import JobTerms
-from fairlead.api.names import BALLOON_PRIORITY_CLASS
+from fairlead.api.names import BALLOON_PRIORITY_CLASS, HOSTNAME
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.arrays import ArraysPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
@@ -52,6 +52,12 @@ class Policies:
         if self.balloons.namespace:
             return self.balloons.namespace
         return self.health.test_namespace if self.health.enabled else ""
+
+    @property
+    def health_policy(self) -> HealthPolicy:
+        """The policy of health, with the levels of the network whose links are tested."""
+        keys = (each.key for each in self.levels if each.key != HOSTNAME)
+        return replace(self.health, levels=tuple(keys))
 
     def with_balloons(self, namespace: str, binding: Binding) -> Policies:
         """Return the policies of a cluster where Fairlead's own pods, such as balloons, are there.

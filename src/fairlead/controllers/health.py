@@ -7,8 +7,9 @@ paced like those of the fleet controller, whose books it shares.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any, assert_never
 
@@ -48,13 +49,12 @@ from fairlead.decide.health.testing import (
     DeleteTest,
     DeleteTestPod,
     SetTest,
+    TestAction,
     fault_of,
-    past_of,
 )
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
 from fairlead.decide.rails.sight import Pulse
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.model.health.idle_nodes import WITHIN_SECONDS, DueNode, IdleNodes
 from fairlead.model.health.node_record import record_of
 from fairlead.model.health.windows import drain_of
 from fairlead.model.pools.pool_nodes import PoolNodes
@@ -72,8 +72,6 @@ from fairlead.runtime.set_aside import AsideStage
 _SOON_SECONDS = 0.5
 #: Taints of nodes that may need something.
 _MARKS = (names.TAINT_UNHEALTHY, names.TAINT_PREFLIGHT)
-#: Taints of nodes that take no work, and that idle tests leave alone.
-_KEPT = (*_MARKS, names.TAINT_JOINING, names.TAINT_RETURNING)
 
 
 class HealthController:
@@ -93,16 +91,18 @@ class HealthController:
         events: EventSink,
         clock: Clock,
         policy: HealthPolicy,
+        keys: random.Random,
         cluster_reports: Mirror[ClusterReport] | None = None,
         reader: MirrorReader | None = None,
         log: Logger = SILENT,
     ) -> None:
+        """`keys` is where the keys of pairs that are tested are drawn from."""
         self.report = HealthReport()
         self._world = world
         self._reports = reports
         self._fleets = fleets
         self._tests = tests
-        self._book = NodeTests()
+        self._book = NodeTests(world, policy)
         self._cluster_reports = cluster_reports
         self._client = client
         self._objects = ObjectWriter(client)
@@ -115,7 +115,7 @@ class HealthController:
         self._pulse = Pulse()
         self._set_aside = set_aside_of(reader)
         self._use = PoolNodes(test_namespace=policy.test_namespace)
-        self._idle = IdleNodes(policy.idle_test_after_seconds, policy.idle_test_interval_seconds)
+        self._keys = keys
         #: Nodes with a report that asks for something, a record or a drain.
         self._open: dict[str, None] = {}
         #: Reports of nodes that are not there, by name, and since when.
@@ -172,7 +172,7 @@ class HealthController:
             if any(taint.key == names.TAINT_JOINING for taint in node.spec.taints):
                 self._joining[name] = None
         else:
-            self._idle.remove(name)
+            self._book.remove(name)
         self._judge(name)
 
     def _report_changed(self, change: Change[NodeReport]) -> None:
@@ -196,7 +196,7 @@ class HealthController:
         self._is_changed |= bool(self._open)
         for name in nodes:
             is_used = self._use.is_used(name)
-            self._idle.set_used(name, self._instant(), is_used=is_used)
+            self._book.set_used(name, self._instant(), is_used=is_used)
             if is_used and name in self._world.yielding.nodes:
                 self._decide_soon()
 
@@ -210,12 +210,9 @@ class HealthController:
             is_open |= any(taint.key in _MARKS for taint in node.spec.taints)
             is_open |= view.change is not None
             tests = view.tests
-            is_open |= any(each.is_open or self._test_pod(each) is not None for each in tests)
+            is_open |= any(each.is_open or self._book.pod(each) is not None for each in tests)
             is_open |= fault_of(node, tests) is not None
-            self._idle.put(
-                node, past_of(tests), is_fit=self._may_be_tested(node, tests),
-                now=self._clock.now(), instant=self._instant(),
-            )  # fmt: skip
+            self._book.looked(node, tests, now=self._clock.now(), instant=self._instant())
         if report is None or node is not None:
             self._orphans.pop(name, None)
         else:
@@ -229,23 +226,6 @@ class HealthController:
             self._open.pop(name, None)
         if is_open or was_open:
             self._decide_soon()
-
-    def _may_be_tested(self, node: Node, tests: Sequence[NodeTest]) -> bool:
-        """True for a node that an idle test may go to: it works, and no other test is open."""
-        suite = self._policy.idle_suite(node.metadata.labels)
-        if not suite or any(each.is_open for each in tests):
-            return False
-        record = record_of(node.metadata.annotations)
-        is_out = record is not None and record.is_out
-        is_kept = any(taint.key in _KEPT for taint in node.spec.taints)
-        health = self._world.health
-        name = node.metadata.name
-        is_usable = health.usable.get(name, False) and name not in health.closing
-        return is_usable and not is_out and not is_kept
-
-    def _test_pod(self, test: NodeTest) -> Pod | None:
-        """Return the pod of a test's name; pods of other namespaces are none."""
-        return self._world.mirrors.pods.get(self._policy.test_namespace, test.metadata.name)
 
     def _decide_soon(self) -> None:
         self._is_changed = True
@@ -286,7 +266,9 @@ class HealthController:
             for name in sorted({*self._open, *(each.node for each in repaired)})
             if (view := self._node_view(name, instant)) is not None
         }
-        cluster_reports = self._cluster_reports
+        cluster_reports, is_dark = self._cluster_reports, self._tests.is_undefined
+        partners = self._book.partners(nodes.values())
+        tests = [*(test for view in nodes.values() for test in view.tests), *partners.values()]
         return HealthView(
             fleet=fleet, nodes=nodes,
             pods={name: self._others(name) for name, view in nodes.items() if _is_drained(view)},
@@ -298,30 +280,17 @@ class HealthController:
             nodes_age_seconds=float("inf") if contact is None else contact,
             api_latency_seconds=pulse.latency_seconds, api_error_share=pulse.error_share,
             report=None if cluster_reports is None else cluster_reports.get("", REPORT_NAME),
-            test_pods=self._test_pods(nodes), peers=self._book.peers,
-            due=self._due(now, instant), orphans=self._orphaned(instant),
+            test_pods=self._book.pods(tests), peers=self._book.peers, partners=partners,
+            due=() if is_dark else self._book.due(now, instant), pairs=self._book.pairs,
+            due_pairs=() if is_dark else self._book.due_pairs(now, instant),
+            orphans=self._orphaned(instant),
         )  # fmt: skip
-
-    def _test_pods(self, nodes: Mapping[str, NodeView]) -> dict[str, Pod]:
-        """Return the pods of tests by the name of the test."""
-        tests = (test for view in nodes.values() for test in view.tests)
-        found = ((test.metadata.name, self._test_pod(test)) for test in tests)
-        return {name: pod for name, pod in found if pod is not None}
 
     def _orphaned(self, instant: float) -> Sequence[NodeReport]:
         """Return the reports whose nodes have been gone for long."""
         latest = instant - self._policy.orphan_seconds
         found = (self._reports.get("", name) for name, at in self._orphans.items() if at <= latest)
         return [report for report in found if report is not None]
-
-    def _due(self, now: float, instant: float) -> Collection[DueNode]:
-        """Return the idle nodes that are to be tested."""
-        if not self._policy.tests_idle or self._tests.is_undefined:
-            return ()
-        self._idle.suspect(
-            self._world.state.suspects.signs_since(now - WITHIN_SECONDS), now, instant
-        )
-        return self._idle.due(instant)
 
     def _node_view(self, name: str, instant: float) -> NodeView | None:
         node = self._world.mirrors.nodes.get("", name)
@@ -338,7 +307,7 @@ class HealthController:
         return NodeView(
             node, record_of(meta.annotations), self._reports.get("", name),
             is_used=self._use.is_used(name),
-            idle_seconds=self._idle.idle_seconds(name, instant),
+            idle_seconds=self._book.idle.idle_seconds(name, instant),
             is_replaceable=is_replaceable, tests=self._book.of(node),
             suite="" if self._tests.is_undefined else suite,
         )  # fmt: skip
@@ -409,7 +378,7 @@ class HealthController:
             case BeginTest() if action.yields:
                 return await self._begin(action)
             case CreateTest() | BeginTest() | SetTest() | DeleteTestPod() | DeleteTest():
-                return await perform_test(action, self._client, self._objects, self._policy)
+                return await self._test(action)
             case EvictPod(pod, node):
                 return await self._evict(pod, node)
             case DeleteOverduePod(pod, node):
@@ -428,6 +397,11 @@ class HealthController:
             case _:
                 assert_never(action)
 
+    async def _test(self, action: TestAction) -> Written | None:
+        return await perform_test(
+            action, self._client, self._objects, self._policy, keys=self._keys
+        )
+
     async def _begin(self, action: BeginTest) -> Written | None:
         """Begin a test that leaves for work, unless work has come to the node meanwhile.
 
@@ -439,11 +413,11 @@ class HealthController:
         key, written = (self._policy.test_namespace, test.metadata.name), None
         self._world.yielding.begin(key, name)
         try:
-            written = await perform_test(action, self._client, self._objects, self._policy)
+            written = await self._test(action)
             return written
         finally:
             if written is None:  # as far as is known, no pod was made
-                pod = self._test_pod(test)
+                pod = self._book.pod(test)
                 if pod is not None:
                     self._world.yielding.put(pod)
                 else:

@@ -75,7 +75,13 @@ class HealthMetrics(Collector):
         )
         tests.add_metric(["due"], report.due)
         tests.add_metric(["late"], report.overdue)
-        return (states, holds, held, tests)
+        links = GaugeMetricFamily(
+            "fairlead_health_bad_links",
+            "Links of leaves of the network, and of pairs of good nodes, that are slow, late or "
+            "change data.",
+        )
+        links.add_metric([], report.bad_links)
+        return (states, holds, held, tests, links)
 
 
 class SilenceMetrics(Collector):

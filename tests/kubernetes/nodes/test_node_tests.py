@@ -29,14 +29,14 @@ LIAR = ("--as=mallory", "-n", "default")
 
 
 @contextmanager
-def gated(cluster: Cluster) -> Generator[None]:
+def gated(cluster: Cluster, health: dict[str, Any] = HEALTH, *more: str) -> Generator[None]:
     """Have the controllers test what is tainted."""
     here = ("--namespace", NAMESPACE, "--wait", "--timeout", "180s")
-    chosen = ("--set-json", f"settings.health={json.dumps(HEALTH)}")
+    chosen = ("--set-json", f"settings.health={json.dumps(health)}")
     role = ("mallory-edits", "--clusterrole=edit", "--user=mallory")
     cluster.kubectl("-n", "default", "create", "rolebinding", *role)
     try:
-        helm(cluster, "upgrade", RELEASE, str(CHART), "--reuse-values", *chosen, *here)
+        helm(cluster, "upgrade", RELEASE, str(CHART), "--reuse-values", *chosen, *more, *here)
         yield
     finally:
         cluster.kubectl("-n", "default", "delete", "rolebinding", "mallory-edits")
@@ -100,3 +100,27 @@ def test_a_node_takes_work_once_a_pod_of_its_kubelet_has_passed_whatever_others_
                f"kubernetes.io/hostname={node}")  # fmt: skip
         assert client.until_state("after", "Succeeded", "Failed")["status"]["state"] == "Succeeded"
         cluster.kubectl(*LIAR, "delete", "pod", test, "--wait=false")
+
+
+def test_idle_nodes_meet_in_pairs_by_pods_of_their_kubelets(cluster: Cluster) -> None:
+    pairs = {"pairTests": True, "idleTestAfterSeconds": 60, "testSuite": ""}
+    alone = ("--set", "replicas=1")  # so that two nodes are idle
+    with gated(cluster, {**HEALTH, **pairs}, *alone):
+
+        def ended() -> list[dict[str, Any]]:
+            found = json.loads(cluster.kubectl("get", "nodetests", "-o", "json"))["items"]
+            is_over = [each for each in found if each.get("status", {}).get("phase") == "Ended"]
+            return is_over if len(is_over) >= 2 else []
+
+        until("two nodes have met", lambda: bool(ended()))
+        one, two = ended()[:2]
+        assert one["spec"]["peer"]["test"] == two["metadata"]["name"]
+        for each in (one, two):
+            assert each["status"]["outcome"] == "Passed", each["status"]
+            [found] = each["status"]["measured"]
+            figures = {figure["name"]: figure["value"] for figure in found["figures"]}
+            assert figures["bytesPerSecond"] > 1e6
+            assert 0 < figures["roundTripSeconds"] < 1
+        until("no key is left", lambda: "node-test-" not in cluster.kubectl(
+            "-n", NAMESPACE, "get", "secrets", "-o", "name"
+        ))  # fmt: skip

@@ -91,6 +91,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floor: tuple[Floor, ...]
     suite: tuple[Suite, ...]
     gang: Suite
+    pair: Suite
 
 
 def machine_tests() -> Mapping[str, MachineTest]:
@@ -133,6 +134,11 @@ def proofs_of(check: str, component: str) -> tuple[str, ...]:
 def gang_suite() -> Suite:
     """Return the tests that run in the pods of a gang before its program starts."""
     return _file().gang
+
+
+def pair_suite() -> Suite:
+    """Return what the test pods of two nodes measure between them."""
+    return _file().pair
 
 
 def device_floor(device: str, test: str, figure: str) -> float | None:

@@ -22,6 +22,8 @@ from fairlead.api.meta import Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import INT32_MAX, Name, doc
 
 DEVICES_MAX = 16
+#: Where the test pod that listens waits for the other one of its pair, in a network of its own.
+PAIR_PORT = 20_417
 
 
 class NodeTestCause(Enum):
@@ -38,6 +40,19 @@ class NodeTestPhase(Enum):
     PENDING = "Pending"
     RUNNING = "Running"
     ENDED = "Ended"
+
+
+class NodeTestPeer(Wire, frozen=True):
+    """The other node of a pair, which is tested together with this one."""
+
+    node: Annotated[Name, doc("Name of the other node.")]
+    node_uid: Annotated[
+        str, doc("Uid of the other node.", maxLength=ID_MAX),
+    ] = msgspec.field(name="nodeUID")  # fmt: skip
+    test: Annotated[Name, doc("Its NodeTest, whose peer is this one.")]
+    listens: Annotated[
+        bool, doc("This node waits for a connection; false: it connects to the other one.")
+    ] = False
 
 
 class NodeTestSpec(Wire, frozen=True):
@@ -57,6 +72,9 @@ class NodeTestSpec(Wire, frozen=True):
         doc("Tests that run as the suite full has them: those of faults that the node had.",
             maxItems=MEASURED_MAX),
     ] = ()  # fmt: skip
+    peer: Annotated[
+        NodeTestPeer | None, doc("The connection to this node is tested; absent: the node itself.")
+    ] = None
 
 
 class NodeTestStatus(Wire, frozen=True):

@@ -14,6 +14,7 @@ import msgspec
 
 from fairlead.api.meta import to_wire
 from fairlead.cli.commands.agent_network import network
+from fairlead.cli.commands.agent_pair import pair
 from fairlead.cli.connection.common import Common, check_choice, common
 from fairlead.cli.views.agent import (
     FAULT_COLUMNS,
@@ -70,6 +71,7 @@ def agent() -> None:
 
 
 agent.add_command(network)
+agent.add_command(pair)
 
 
 @agent.command(

@@ -135,8 +135,9 @@ def _test_row(test: NodeTest, now: float) -> Row:
     status = test.status
     outcome = status.phase.value if status.outcome is None else status.outcome.value
     ended = f"{duration(now - parse_time(status.ended_at))} ago" if status.ended_at else "-"
+    peer = f" with {test.spec.peer.node}" if test.spec.peer is not None else ""
     return (
-        test.metadata.name, test.spec.suite, test.spec.cause.value, outcome, ended,
+        test.metadata.name, f"{test.spec.suite}{peer}", test.spec.cause.value, outcome, ended,
         f"{status.attempts:,}", status.message,
     )  # fmt: skip
 
@@ -215,14 +216,24 @@ def spread_cells(found: Mapping[str, float], kind: FigureKind) -> tuple[str, ...
 
 
 def coverage_lines(tests: Iterable[NodeTest], nodes: Mapping[str, str], now: float) -> list[str]:
-    """Return how many nodes were tested, by the outcome of their latest test.
+    """Return how many nodes were tested, by the outcome of their latest test, and how many in
+    pairs.
 
     `nodes`: uids by name. Tests of nodes that are gone count for nothing.
     """
-    latest: dict[str, NodeTest] = {}
-    for each in sorted(tests, key=lambda each: each.spec.number):
-        if not each.is_open and nodes.get(each.spec.node) == each.spec.node_uid:
-            latest[each.spec.node] = each
+    ended = [
+        each for each in sorted(tests, key=lambda each: each.spec.number)
+        if not each.is_open and nodes.get(each.spec.node) == each.spec.node_uid
+    ]  # fmt: skip
+    lines = _coverage([each for each in ended if each.spec.peer is None], len(nodes), now)
+    pairs = [each for each in ended if each.spec.peer is not None]
+    if pairs:
+        lines += [f"in pairs: {line}" for line in _coverage(pairs, len(nodes), now)]
+    return lines
+
+
+def _coverage(ended: Iterable[NodeTest], count: int, now: float) -> list[str]:
+    latest = {each.spec.node: each for each in ended}
     counts = Counter(each.status.outcome for each in latest.values())
     outcomes = ", ".join(
         f"{counts[outcome]:,} {outcome.value}" for outcome in MachineOutcome if counts[outcome]
@@ -231,7 +242,7 @@ def coverage_lines(tests: Iterable[NodeTest], nodes: Mapping[str, str], now: flo
         each.status.ended_at is not None and now - parse_time(each.status.ended_at) <= _DAY_SECONDS
         for each in latest.values()
     )
-    untested = len(nodes) - len(latest)
-    lines = [f"{plural(len(nodes), 'node')}: {recent:,} tested in the last day, "
+    untested = count - len(latest)
+    lines = [f"{plural(count, 'node')}: {recent:,} tested in the last day, "
              f"{len(latest) - recent:,} before, {untested:,} never"]  # fmt: skip
     return [*lines, f"latest tests: {outcomes}"] if outcomes else lines

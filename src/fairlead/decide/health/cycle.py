@@ -21,7 +21,7 @@ from fairlead.api.cluster.cluster_report import ClusterReport
 from fairlead.api.cluster.fleet import REPAIRS_MAX, Fleet, RemovalCause, Repair
 from fairlead.api.cluster.node_pool import NodePool, PoolDecision
 from fairlead.api.cluster.node_report import NodeReport
-from fairlead.api.cluster.node_test import NodeTestCause
+from fairlead.api.cluster.node_test import NodeTest, NodeTestCause
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import DRAIN, POOL, ZONE
 from fairlead.api.values.times import format_time
@@ -42,10 +42,13 @@ from fairlead.decide.health.decisions import (
     taken,
 )
 from fairlead.decide.health.gate import Bench, steps_of_tests
-from fairlead.decide.health.idle_tests import idle_tests, overdue, said_overdue
+from fairlead.decide.health.idle_tests import idle_tests, overdue, room, said_overdue
 from fairlead.decide.health.need import Need, need_of
 from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
+from fairlead.decide.health.pair_plan import PairPlan
+from fairlead.decide.health.pair_step import blamed, said_links
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.testing import CreateTest
 from fairlead.decide.rails.books import (
     CreateFleet,
     LedgerClock,
@@ -68,6 +71,7 @@ from fairlead.decide.verdict import Decision
 from fairlead.model.health.idle_nodes import DueNode
 from fairlead.model.health.judgement import PeerFigures
 from fairlead.model.health.node_record import NodeState
+from fairlead.model.health.pair_book import PairBook
 from fairlead.model.health.windows import drain_of
 
 _NOTES_MAX = 100
@@ -102,6 +106,11 @@ class HealthView:
     )
     #: Idle nodes that are to be tested.
     due: Collection[DueNode] = ()
+    #: The other tests of open tests of pairs, by name; what pairs measured, and the nodes of which
+    #: pairs are to be tested. None: there are no pairs.
+    partners: Mapping[str, NodeTest] = field(default_factory=dict[str, NodeTest])
+    pairs: PairBook | None = None
+    due_pairs: Collection[DueNode] = ()
     #: Reports whose nodes have been gone for `orphan_seconds`.
     orphans: Sequence[NodeReport] = ()
 
@@ -121,6 +130,8 @@ class HealthMemory:
     shadows: dict[str, str] = field(default_factory=dict[str, str])
     #: It was said that idle nodes are not tested in time.
     is_late: bool = False
+    #: What was said of links between good nodes.
+    links: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +144,8 @@ class HealthReport:
     #: Idle nodes that are to be tested, and those of them that should have been.
     due: int = 0
     overdue: int = 0
+    #: Leaves, and pairs of good nodes, between which data arrives late, slowly or changed.
+    bad_links: int = 0
 
 
 def decide_health(
@@ -164,8 +177,9 @@ class _Cycle:
         is_clear = not findings
         self._move(is_clear=is_clear)
         rulings = self._grant(findings)
-        bench = Bench(view.test_pods, view.peers, self.policy, view.now)
+        bench = Bench(view.test_pods, view.peers, self.policy, view.now, view.partners, view.pairs)
         self.actions += steps_of_tests(view.nodes, bench, self.needs)
+        bad_links = self._blame()
         late = self._test_idle(is_clear=is_clear)
         if is_clear:
             self._evict()
@@ -176,25 +190,56 @@ class _Cycle:
         confirmed_at = view.instant - self.policy.confirm_seconds
         if any(since > confirmed_at for since in self.memory.suspects.values()):
             seconds = self.policy.confirm_seconds
-        report = HealthReport(findings, rulings, self.states, len(view.due), late)
+        report = HealthReport(findings, rulings, self.states, len(view.due), late, bad_links)
         return Decision(tuple(self.actions), wake_at=view.now + seconds), report
 
     def _test_idle(self, *, is_clear: bool) -> int:
         """Begin tests of idle nodes, unless the cluster is in trouble; return how many are late."""
-        view, policy, memory = self.view, self.policy, self.memory
+        view, memory = self.view, self.memory
         late = overdue(view.due, view.instant)
         if bool(late) is not memory.is_late:
             memory.is_late = bool(late)
             self.actions.append(Note(None, said_overdue(late, view.instant, view.now)))
-        if is_clear and policy.tests_idle:
-            open_count = sum(
-                test.is_open and test.spec.cause is NodeTestCause.IDLE
-                for node in view.nodes.values() for test in node.tests
-            )  # fmt: skip
-            self.actions += idle_tests(
-                view.due, policy, open_count=open_count, nodes=len(view.node_names)
-            )
+        if is_clear:
+            self.actions += self._begun()
         return len(late)
+
+    def _begun(self) -> Iterator[CreateTest]:
+        """Yield the tests of idle nodes that begin: of bad pairs first, then nodes, then pairs."""
+        view, policy = self.view, self.policy
+        count, fleet = 0, len(view.node_names)
+        open_count = sum(
+            test.is_open and test.spec.cause is NodeTestCause.IDLE
+            for node in view.nodes.values() for test in node.tests
+        )  # fmt: skip
+        chosen = dict[str, None]()
+        plan = None if view.pairs is None else PairPlan(view.pairs, view.now, chosen)
+        if plan is not None:
+            for test in plan.opinions(room(policy, fleet) - open_count):
+                count += 1
+                yield test
+        if policy.tests_idle:
+            due = [each for each in view.due if each.node.metadata.name not in chosen]
+            for test in idle_tests(due, policy, open_count=open_count + count, nodes=fleet):
+                count += 1
+                chosen[test.node.metadata.name] = None
+                yield test
+        if plan is not None:
+            yield from plan.rotation(view.due_pairs, room(policy, fleet) - open_count - count)
+
+    def _blame(self) -> int:
+        """Have nodes failed to which bad pairs lead, and say what is between good ones."""
+        pairs, memory = self.view.pairs, self.memory
+        if pairs is None:
+            return 0
+        self.actions += blamed(pairs)
+        verdict, said = pairs.verdict, said_links(pairs)
+        if said != memory.links:
+            memory.links = said
+            at = format_time(self.view.now)
+            kind, text = ("BadLink", said) if said else ("Resume", "no link is known to be bad")
+            self.actions.append(Note(None, PoolDecision(at, kind, "PairTests", text, {})))
+        return len(verdict.leaves) + len(verdict.links) + bool(verdict.held)
 
     # Sight
 

@@ -7,7 +7,7 @@ the gate take nothing away from anybody, so they do not ask the rails.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.cluster.node_test import NodeTest, NodeTestCause, NodeTestPhase
@@ -15,6 +15,7 @@ from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.values.times import format_time
 from fairlead.decide.health.need import instant_of
 from fairlead.decide.health.node_step import NodeView
+from fairlead.decide.health.pair_step import PairSide, pair_step
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.testing import (
     BeginTest,
@@ -30,6 +31,7 @@ from fairlead.decide.health.testing import (
 )
 from fairlead.model.health.judgement import PeerFigures
 from fairlead.model.health.node_record import NodeState
+from fairlead.model.health.pair_book import PairBook
 from fairlead.model.pools.yielding_tests import is_yielding
 
 #: Results that are judged in one decision; the next one, half a second later, has the others.
@@ -54,6 +56,9 @@ class Bench:
     peers: Mapping[tuple[str, str], PeerFigures]
     policy: HealthPolicy
     now: float
+    #: The other tests of pairs, by name, and what pairs measured.
+    partners: Mapping[str, NodeTest] = field(default_factory=dict[str, NodeTest])
+    pairs: PairBook | None = None
 
 
 def steps_of_tests(
@@ -72,7 +77,7 @@ def steps_of_tests(
             if results <= 0:
                 continue
             results -= 1
-        for step in _steps(node, bench, is_needed=name in needs):
+        for step in _steps(node, bench, nodes, is_needed=name in needs):
             if isinstance(step, BeginTest):
                 if room <= 0:
                     continue
@@ -86,7 +91,9 @@ def _has_result(node: NodeView, bench: Bench) -> bool:
     return any(pod is not None and pod.is_terminal for pod in found)
 
 
-def _steps(node: NodeView, bench: Bench, *, is_needed: bool) -> Iterator[TestAction | LiftTaint]:
+def _steps(
+    node: NodeView, bench: Bench, nodes: Mapping[str, NodeView], *, is_needed: bool
+) -> Iterator[TestAction | LiftTaint]:
     tests = sorted(node.tests, key=lambda each: (each.spec.number, each.metadata.name))
     for test in tests:
         pod = bench.pods.get(test.metadata.name)
@@ -94,7 +101,7 @@ def _steps(node: NodeView, bench: Bench, *, is_needed: bool) -> Iterator[TestAct
             yield DeleteTestPod(pod)
     first = next((each for each in tests if each.is_open), None)
     if first is not None:  # one runner for each node: the others wait
-        step = _step(first, bench.pods.get(first.metadata.name), node, bench)
+        step = _step(first, node, bench, nodes)
         if step is not None:
             yield step
         return
@@ -115,8 +122,21 @@ def _steps(node: NodeView, bench: Bench, *, is_needed: bool) -> Iterator[TestAct
         yield wanted
 
 
-def _step(test: NodeTest, pod: Pod | None, node: NodeView, bench: Bench) -> TestAction | None:
+def _step(
+    test: NodeTest, node: NodeView, bench: Bench, nodes: Mapping[str, NodeView]
+) -> TestAction | None:
     """Return what follows for the open test of a node."""
+    pod = bench.pods.get(test.metadata.name)
+    if test.spec.peer is not None:
+        peer = test.spec.peer
+        partner, other = bench.partners.get(peer.test), nodes.get(peer.node)
+        is_used = other is not None and other.is_used
+        return pair_step(
+            PairSide(test, pod, node.is_used),
+            PairSide(partner, bench.pods.get(peer.test), is_used),
+            node.node, bench.policy, now=bench.now,
+            alike=() if bench.pairs is None else bench.pairs.alike(node.name, peer.node),
+        )  # fmt: skip
     is_aside = test.spec.cause is NodeTestCause.IDLE or (
         pod is not None and is_yielding(pod, bench.policy.test_namespace)
     )

@@ -21,14 +21,19 @@ from fairlead.model.health.idle_nodes import DueNode
 _NAMES_MAX = 5
 
 
+def room(policy: HealthPolicy, nodes: int) -> int:
+    """Return how many of so many nodes may be under test at a time: at least one, or one pair."""
+    return max(2 if policy.pair_tests else 1, int(nodes * policy.idle_test_share))
+
+
 def idle_tests(
     due: Collection[DueNode], policy: HealthPolicy, *, open_count: int, nodes: int
 ) -> Iterator[CreateTest]:
     """Yield the tests that begin now, of a fleet of so many nodes; `open_count` go on already."""
-    room = max(1, int(nodes * policy.idle_test_share)) - open_count
-    if room <= 0:
+    left = room(policy, nodes) - open_count
+    if left <= 0:
         return
-    for each in nsmallest(room, due, key=attrgetter("order")):
+    for each in nsmallest(left, due, key=attrgetter("order")):
         number = each.past.number + 1
         suite = policy.idle_suite(each.node.metadata.labels)
         yield CreateTest(each.node, suite, number, NodeTestCause.IDLE)

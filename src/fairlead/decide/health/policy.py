@@ -74,6 +74,9 @@ class HealthPolicy:
     #: Idle for so long, and so long after its last test, a node is tested.
     idle_test_after_seconds: int = 1800
     idle_test_interval_seconds: int = 72_000
+    #: Idle nodes are also tested in pairs; the labels of the network's levels, widest first.
+    pair_tests: bool = False
+    levels: tuple[str, ...] = ()
     #: From the creation of a test pod to its result, beyond the time of the suite.
     test_start_seconds: float = 600.0
     #: Tests that run at a time.

@@ -26,6 +26,7 @@ from fairlead.api.cluster.node_test import (
     DEVICES_MAX,
     NodeTest,
     NodeTestCause,
+    NodeTestPeer,
     NodeTestPhase,
     NodeTestSpec,
     NodeTestStatus,
@@ -45,7 +46,7 @@ KEPT_MAX = 3
 #: Of the name of a node in that of its test, so that the number has room.
 _NODE_NAME_MAX = 240
 #: A pod that was created is seen after so long.
-_SEEN_SECONDS = 10.0
+SEEN_SECONDS = 10.0
 _BACKOFF_SECONDS, _BACKOFF_SECONDS_MAX = 10.0, 300.0
 #: Reasons of an attempt, and of the end.
 SPOKE, SILENT, LATE, GONE, NO_RESULT = "HarnessError", "Silent", "Late", "PodGone", "NoResult"
@@ -59,6 +60,8 @@ class CreateTest:
     suite: str
     number: int
     cause: NodeTestCause = NodeTestCause.GATE
+    #: The other node, where the connection to it is tested.
+    peer: NodeTestPeer | None = None
     retests: tuple[str, ...] = ()
 
     @property
@@ -69,17 +72,24 @@ class CreateTest:
 
 @dataclass(frozen=True, slots=True)
 class BeginTest:
-    """Create the pod of a test, and write its uid down."""
+    """Create the pod of a test, and write its uid down.
+
+    Of a pair, `address` is where the one that connects finds the other one, and `key` the name of
+    the Secret by which they prove themselves to each other.
+    """
 
     test: NodeTest
     node: Node
     takes_devices: bool
     at: str
+    address: str = ""
+    key: str = ""
 
     @property
     def yields(self) -> bool:
         """True for a test that leaves when work comes. No work comes to a node at the gate."""
-        return self.takes_devices and self.test.spec.cause is not NodeTestCause.GATE
+        is_beside = not self.takes_devices and self.test.spec.peer is None
+        return not is_beside and self.test.spec.cause is not NodeTestCause.GATE
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,8 +215,8 @@ def wanted_test(
 
 
 def past_of(tests: Sequence[NodeTest]) -> PastTests:
-    """Return what tests of a node there were. Errors found nothing out."""
-    ended = [each for each in tests if not each.is_open]
+    """Return what tests of a node itself there were. Errors found nothing out."""
+    ended = [each for each in tests if not each.is_open and each.spec.peer is None]
     told = [each for each in ended if each.status.outcome is not MachineOutcome.ERROR]
     return PastTests(
         max((each.spec.number for each in tests), default=0),
@@ -222,7 +232,7 @@ def step_aside(test: NodeTest, pod: Pod | None, *, now: float) -> TestAction | N
     """
     if pod is not None:
         return DeleteTestPod(pod) if pod.metadata.deletion_timestamp is None else None
-    if test.status.pod_uid and now < _instant(test.status.started_at) + _SEEN_SECONDS:
+    if test.status.pod_uid and now < _instant(test.status.started_at) + SEEN_SECONDS:
         return None  # the mirror of pods may be a little behind
     return DeleteTest(test)
 
@@ -281,7 +291,7 @@ def next_step(
     if pod is not None and (not status.pod_uid or pod.metadata.uid != status.pod_uid):
         return None if pod.metadata.deletion_timestamp is not None else DeleteTestPod(pod)
     if pod is None:
-        if status.pod_uid and now < _instant(status.started_at) + _SEEN_SECONDS:
+        if status.pod_uid and now < _instant(status.started_at) + SEEN_SECONDS:
             return None  # the mirror of pods may be a little behind
         if status.pod_uid:
             return at.again(status.reason or GONE, status.message or "its pod is gone")
@@ -354,12 +364,14 @@ def _read(pod: Pod, spec: NodeTestSpec) -> SuiteResult:
 
 
 def outdated(tests: Sequence[NodeTest], suite: str = "") -> list[NodeTest]:
-    """Return the tests of a node that are not kept.
+    """Return the tests of a node that are not kept: of itself, and of its connections.
 
     The latest one that passed the suite of its gate is: it says which machine that was.
     """
     kept, ended = last_passed(tests, suite), [e for e in newest_first(tests) if not e.is_open]
-    return [each for each in ended[KEPT_MAX:] if each is not kept]
+    own = [each for each in ended if each.spec.peer is None]
+    pairs = [each for each in ended if each.spec.peer is not None]
+    return [each for each in (*own[KEPT_MAX:], *pairs[KEPT_MAX:]) if each is not kept]
 
 
 def _instant(text: str | None) -> float:

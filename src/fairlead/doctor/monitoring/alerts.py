@@ -148,6 +148,14 @@ OWN: tuple[Alert, ...] = (
         "fairlead fleet history --action Untested; kubectl get nodetests",
     ),
     Alert(
+        "FairleadBadLinks",
+        "max(fairlead_health_bad_links) > 0", 30,
+        Harm.WARNING, "Links between good nodes are slow, late or change data",
+        "Tests in pairs lead to the links above a leaf of the network, to a path between two "
+        "nodes, or to so many nodes at once that no node is taken out for it.",
+        "fairlead fleet history --action BadLink; kubectl get nodetests",
+    ),
+    Alert(
         "FairleadFleetBlind",
         'max by (rail) (fairlead_fleet_rail_holds{rail!~"Frozen|SightReturning"}) > 0', 15,
         Harm.WARNING, "Fairlead removes no node, because it cannot trust what it sees",

@@ -1,4 +1,4 @@
-"""The test of a gang's nodes before its program, on virtual nodes: what their hardware answers.
+"""Tests in which pods meet, on virtual nodes: those of gangs before their programs, and of pairs.
 
 Members of a gang find the same, as they do where they measure each other: the first one whose time
 is over asks for all of them. A machine that hangs holds its gang up for as long as a test may.
@@ -6,10 +6,12 @@ is over asks for all of them. A machine that hangs holds its gang up for as long
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from fairlead.api import names
 from fairlead.api.cluster.machine_result import SuiteResult, encode_result
 from fairlead.api.values.outcomes import MachineOutcome
-from fairlead.embedded.virtual.hardware import Hardware
+from fairlead.embedded.virtual.hardware import EndedTestPod, Hardware
 from fairlead.embedded.virtual.records import PodRecord
 from fairlead.embedded.virtual.status import Terminated, terminated
 from fairlead.model.health.gang_check import (
@@ -32,6 +34,8 @@ class GangGates:
         self._hardware = hardware
         self._gangs: dict[tuple[str, str], dict[str, PodRecord]] = {}
         self._verdicts: dict[tuple[str, str], tuple[GangVerdict, dict[int, SuiteResult]]] = {}
+        #: Pods of pairs that wait for the other one, by the name of their pair.
+        self._listening: dict[str, PodRecord] = {}
 
     def add(self, record: PodRecord) -> None:
         """Take in a pod, if it has the test."""
@@ -40,10 +44,33 @@ class GangGates:
 
     def remove(self, record: PodRecord) -> None:
         """Take in that a pod is gone."""
+        pair = _word_after(record, "--pair")
+        if pair and self._listening.get(pair) is record:
+            del self._listening[pair]
         gang = self._gangs.get(_key(record))
         if gang is not None and gang.pop(record.uid, None) is not None and not gang:
             del self._gangs[_key(record)]
             self._verdicts.pop(_key(record), None)
+
+    def ends_of_test(self, record: PodRecord) -> Iterator[tuple[PodRecord, EndedTestPod]]:
+        """Yield the pods that the start of a test of machines ends, and how; else none of them.
+
+        Of a pair that is the second pod, which connects: it ends both.
+        """
+        node, hardware = record.node.name, self._hardware
+        pair = _word_after(record, "--pair")
+        if not pair:
+            if (end := hardware.answer(record.pod, node)) is not None:
+                yield record, end
+        elif not _word_after(record, "--connect"):
+            self._listening[pair] = record
+        else:
+            other = self._listening.pop(pair, None)
+            there = "" if other is None else other.node.name
+            if (end := hardware.pair(record.pod, node, there)) is not None:
+                yield record, end
+            if other is not None and (end := hardware.pair(other.pod, there, node)) is not None:
+                yield other, end
 
     def begin(self, record: PodRecord, now: float) -> float | None:
         """Begin the test of a pod, and return when it ends; None: it has none, or has passed it."""
@@ -101,3 +128,13 @@ def _key(record: PodRecord) -> tuple[str, str]:
 def _rank(record: PodRecord) -> int:
     text = record.pod.metadata.labels.get(names.RANK, "0")
     return int(text) if text.isdecimal() else 0
+
+
+def _word_after(record: PodRecord, option: str) -> str:
+    """Return the namespace and the value of an option of a test pod; "": there is none."""
+    containers = record.pod.spec.containers
+    if names.NODE_TEST not in record.pod.metadata.labels or not containers:
+        return ""
+    words = containers[0].command
+    found = (words[i + 1] for i in range(len(words) - 1) if words[i] == option)
+    return f"{record.pod.metadata.namespace}/{word}" if (word := next(found, "")) else ""

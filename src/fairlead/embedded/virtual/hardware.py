@@ -7,6 +7,7 @@ corrupt   the CPU computes wrong
 hanging   the test never ends
 flaky     every other pod leaves no result
 dead      its GPUs do not answer
+link      it has a slow network interface, and is good alone
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ from fairlead.api.cluster.machine_result import (
     SuiteResult,
     encode_result,
 )
-from fairlead.api.cluster.node_suites import Better, MachineTest, Suite, gang_suite, suite_of
+from fairlead.api.cluster.node_suites import (
+    Better,
+    MachineTest,
+    Suite,
+    gang_suite,
+    pair_suite,
+    suite_of,
+)
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import NODE_TEST
 from fairlead.api.values.quantity import is_gpu
@@ -37,6 +45,8 @@ from fairlead.embedded.virtual.profile import HardwareSpec
 _TIME_SHARE = 0.15
 _NOISE, _SLOW = 0.01, 0.5
 _SLOW_LINK = 0.2
+#: How long a pair takes.
+_PAIR_SECONDS = 3.0
 _TYPICAL = {"B/s": 1e10, "1/s": 1e3, "s": 1e-3}
 _GPU_PREFIX = "gpu-"
 
@@ -50,6 +60,7 @@ class Quality(Enum):
     HANGING = "hanging"
     FLAKY = "flaky"
     DEAD = "dead"
+    LINK = "link"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +84,8 @@ class Hardware:
     spec: HardwareSpec
     #: Machines that are of another kind than was drawn.
     changed: dict[str, Quality] = field(default_factory=dict[str, Quality])
+    #: Two nodes each between which data is slow, in the order of their names.
+    slow_links: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
 
     def quality(self, node: str) -> Quality:
         """Return the kind of a machine."""
@@ -82,6 +95,7 @@ class Hardware:
         for quality, share in (
             (Quality.SLOW, spec.slow), (Quality.CORRUPT, spec.corrupt),
             (Quality.HANGING, spec.hanging), (Quality.FLAKY, spec.flaky), (Quality.DEAD, spec.dead),
+            (Quality.LINK, spec.link),
         ):  # fmt: skip
             if drawn < share:
                 return quality
@@ -97,11 +111,23 @@ class Hardware:
         if suite is None:
             return EndedTestPod(1.0, "")
         seconds = suite.seconds * _TIME_SHARE
-        if quality is Quality.FLAKY and self._rng(f"{node}/{pod.metadata.uid}").random() < 0.5:
+        if self._is_out(pod, node):
             return EndedTestPod(seconds, "")
         measured = tuple(self._measured(suite, pod, node, quality=quality))
         result = SuiteResult(suite.name, measured, versions={"kernel": "simulated"})
         return EndedTestPod(seconds, encode_result(result).decode())
+
+    def pair(self, pod: Pod, node: str, other: str) -> EndedTestPod | None:
+        """Return how the pod of a pair ends on a node; None: it never does. `other`: "" is gone."""
+        if self.hangs(node):
+            return None
+        if self._is_out(pod, node):
+            return EndedTestPod(_PAIR_SECONDS, "")
+        measure = PairMeasure(0, error="the other side did not answer in time")
+        if other and not self.hangs(other):
+            measure = PairMeasure(0, self._rate(node, other), 5e-5)
+        result = SuiteResult(pair_suite().name, (), pairs=(measure,))
+        return EndedTestPod(_PAIR_SECONDS, encode_result(result).decode())
 
     def hangs(self, node: str) -> bool:
         """True for a machine whose tests never end."""
@@ -110,8 +136,7 @@ class Hardware:
     def in_gang(self, pod: Pod, node: str) -> SuiteResult | None:
         """Return what a member of a gang finds on its own node; None: nothing."""
         quality = self.quality(node)
-        is_out = quality is Quality.FLAKY and self._rng(f"{node}/{pod.metadata.uid}").random() < 0.5
-        if quality is Quality.HANGING or is_out:
+        if quality is Quality.HANGING or self._is_out(pod, node):
             return None
         suite = gang_suite()
         return SuiteResult(suite.name, tuple(self._measured(suite, pod, node, quality=quality)))
@@ -125,14 +150,23 @@ class Hardware:
         for client, server in pairs:
             if client not in out or server not in out:
                 continue
-            qualities = (self.quality(nodes[client]), self.quality(nodes[server]))
-            share = _SLOW_LINK if Quality.SLOW in qualities else 1.0
-            drawn = self._rng(f"{nodes[client]}/{nodes[server]}").uniform(-_NOISE, _NOISE)
-            rate = float(f"{_TYPICAL['B/s'] * share * (1.0 + drawn):.4g}")
+            rate = self._rate(nodes[client], nodes[server])
             for rank, peer in ((client, server), (server, client)):
                 measure = PairMeasure(peer, rate, 5e-5)
                 out[rank] = replace(out[rank], pairs=(*out[rank].pairs, measure))
         return out
+
+    def _rate(self, a: str, b: str) -> float:
+        is_slow = {Quality.SLOW, Quality.LINK} & {self.quality(a), self.quality(b)}
+        is_slow_link = (min(a, b), max(a, b)) in self.slow_links
+        share = _SLOW_LINK if is_slow or is_slow_link else 1.0
+        drawn = self._rng(f"{a}/{b}").uniform(-_NOISE, _NOISE)
+        return float(f"{_TYPICAL['B/s'] * share * (1.0 + drawn):.4g}")
+
+    def _is_out(self, pod: Pod, node: str) -> bool:
+        """True for every other pod on a machine that is flaky."""
+        is_flaky = self.quality(node) is Quality.FLAKY
+        return is_flaky and self._rng(f"{node}/{pod.metadata.uid}").random() < 0.5
 
     def _rng(self, of: str) -> random.Random:
         return random.Random(f"hardware/{self.spec.seed}/{of}")  # noqa: S311 # a model, no secret

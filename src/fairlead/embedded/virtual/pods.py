@@ -336,11 +336,12 @@ class PodLives:
     def _schedule_test(self, record: PodRecord) -> None:
         """Let a test of the machine end with what the model of its hardware says."""
         record.stage, record.step_at = None, 0.0
-        answer = self.hardware.answer(record.pod, record.node.name)
-        if answer is not None:
-            end_at = max(record.started_at + answer.seconds, self._clock.now())
-            code, text = 0 if answer.message else 1, answer.message
-            self._at(record, end_at, lambda each: self._finish(each, code, message=text))
+        for each, end in self._gates.ends_of_test(record):
+            end_at = max(record.started_at + end.seconds, self._clock.now())
+            self._at(each, end_at, partial(self._end_test, end.message))
+
+    def _end_test(self, message: str, record: PodRecord) -> None:
+        self._finish(record, 0 if message else 1, message=message)
 
     def _schedule_progress(self, record: PodRecord) -> None:
         """Set the timer of the next report: at the next checkpoint that is not too soon."""

@@ -177,6 +177,7 @@ class HardwareSpec(Section, frozen=True):
     hanging: _Share = 0.0
     flaky: _Share = 0.0
     dead: _Share = 0.0
+    link: _Share = 0.0
 
 
 class ImagesSpec(Section, frozen=True):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -38,6 +38,7 @@ _NAMED_MAX = 3
 
 #: Two ranks, the lower one first.
 Pair: TypeAlias = tuple[int, int]
+T = TypeVar("T", int, str, tuple[str, ...])
 Findings: TypeAlias = tuple[MachineFinding, ...]
 
 
@@ -159,15 +160,25 @@ def _by_rank(measures: Mapping[Pair, PairMeasure], nodes: Sequence[str]) -> dict
 def located(measures: Mapping[Pair, PairMeasure], nodes: Sequence[str]) -> dict[int, str]:
     """Return the ranks to whose nodes the bad pairs lead, and why."""
     bad = bad_pairs(measures, nodes)
-    of = _by_rank(measures, nodes)
-    good = {rank for rank, pairs in of.items() if any(pair not in bad for pair in pairs)}
-    out: dict[int, str] = {}
-    for rank, pairs in sorted(of.items()):
-        partners = {other for pair in pairs for other in pair} - {rank}
-        if rank in good or len(partners) < 2 or not partners & good:
-            continue
-        out[rank] = f"network: {bad[pairs[0]]}, with {len(partners)} partners"
-    return out
+    met: dict[int, dict[int, str]] = {}
+    for rank, pairs in _by_rank(measures, nodes).items():
+        others = {pair: pair[1] if pair[0] == rank else pair[0] for pair in pairs}
+        met[rank] = {other: bad.get(pair, "") for pair, other in others.items()}
+    return {rank: f"network: {why}" for rank, why in condemned(met).items()}
+
+
+def condemned(met: Mapping[T, Mapping[T, str]]) -> dict[T, str]:
+    """Return those to whom bad pairs lead, and why.
+
+    `met`: of each the partners that it was measured with, and what was bad; "": nothing. Bad are
+    those of which every pair is bad, with two partners at least, one of which is good elsewhere.
+    """
+    good = {each for each, partners in met.items() if not all(partners.values())}
+    return {
+        each: f"{next(iter(partners.values()))}, with {len(partners)} partners"
+        for each, partners in sorted(met.items())
+        if each not in good and len(partners) >= 2 and partners.keys() & good
+    }
 
 
 def judge_gang(members: Sequence[CheckedMember]) -> GangVerdict:

@@ -8,7 +8,7 @@ process does not know since when nodes are idle, and counts from its start.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from heapq import heapify, heappop, heappush
@@ -124,6 +124,15 @@ class IdleNodes:
                 del self._waiting[name]
                 self._due[name] = self._first_due(name, at)
         return self._due.values()
+
+    def is_free(self, name: str) -> bool:
+        """True for a node that nothing uses and that may be tested, due or not."""
+        return name in self._waiting or name in self._due
+
+    def free(self) -> Iterator[str]:
+        """Yield these nodes."""
+        yield from self._waiting
+        yield from self._due
 
     def idle_seconds(self, name: str, instant: float) -> float:
         """Return how long a node has been idle, as far as this process knows."""

@@ -3,10 +3,12 @@
     gate     the way of one member: its own tests, then those between members, then the result
     leader   the first member, which gathers what all found and says whether they go on
     pairs    what two members measure between them
+    pair     the same between the test pods of two nodes that are idle
 
 Members prove themselves to each other by the key of their attempt (`fairlead.member.gang_link`).
 """
 
 from fairlead.node.gang_gate.gate import EXIT_FAILED, EXIT_STOPPED, GateEnd, run_gate
+from fairlead.node.gang_gate.pair import run_pair
 
-__all__ = ["EXIT_FAILED", "EXIT_STOPPED", "GateEnd", "run_gate"]
+__all__ = ["EXIT_FAILED", "EXIT_STOPPED", "GateEnd", "run_gate", "run_pair"]

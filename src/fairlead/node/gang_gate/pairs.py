@@ -1,5 +1,5 @@
-"""What two members measure between them: round trips, then data in one direction, compared on
-arrival.
+"""What two members measure between them: round trips, then data, compared on arrival. In a gang
+data goes in one direction, as each member is at both ends of some pair; a pair alone has both.
 
 One of them listens, and the other one connects and shows the token of this meeting, a MAC by the
 key of the attempt; the listener answers with another one. Everything blocks, with a time-out, so it
@@ -12,7 +12,7 @@ import random
 import socket
 from contextlib import suppress
 from hmac import compare_digest
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 
 from fairlead.api.cluster.machine_result import PairMeasure
 from fairlead.member.gang_link import Gang, is_loopback
@@ -25,6 +25,7 @@ ROUND_TRIPS = 20
 MEETING_SECONDS_MAX = 4.0
 #: A connection that shows no token within this time is a stranger's.
 _TOKEN_SECONDS = 0.5
+_RETRY_SECONDS = 0.2
 _LENGTH_BYTES = 8
 _PING = b"p" * 64
 _DATA = random.Random(20261107).randbytes(CHUNK_BYTES)  # noqa: S311 # a pattern, no secret
@@ -34,12 +35,12 @@ class MeetingFailed(Exception):
     """The two did not measure; it says nothing about hardware."""
 
 
-def listen(address: str) -> socket.socket:
-    """Return a socket for meetings on a port that the system gives out; OSError."""
+def listen(address: str, port: int = 0) -> socket.socket:
+    """Return a socket for meetings; 0: on a port that the system gives out; OSError."""
     host = address if is_loopback(address) else ""
     if host or not socket.has_dualstack_ipv6():
-        return socket.create_server((host, 0))
-    return socket.create_server(("", 0), family=socket.AF_INET6, dualstack_ipv6=True)
+        return socket.create_server((host, port))
+    return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
 
 
 def token(gang: Gang, side: str, *, number: int, client: int, server: int) -> bytes:
@@ -48,32 +49,41 @@ def token(gang: Gang, side: str, *, number: int, client: int, server: int) -> by
 
 
 def serve(
-    gang: Gang, listener: socket.socket, number: int, client: int, *, data: bytes = _DATA
-) -> PairMeasure:
-    """Wait for the client of a meeting, and measure what it sends; `data` is what is expected."""
-    deadline = monotonic() + MEETING_SECONDS_MAX
+    gang: Gang, listener: socket.socket, number: int, client: int, *, data: bytes = _DATA,
+    wait_seconds: float = 0.0, is_both_ways: bool = False,
+) -> PairMeasure:  # fmt: skip
+    """Wait for the client of a meeting, and measure what it sends; `data` is what is expected.
+
+    `wait_seconds`: so much longer for the client to come.
+    """
+    latest = monotonic() + wait_seconds + MEETING_SECONDS_MAX
     try:
-        with _accept(gang, listener, number=number, client=client, deadline=deadline) as found:
+        with _accept(gang, listener, number=number, client=client, deadline=latest) as found:
+            deadline = min(latest, monotonic() + MEETING_SECONDS_MAX)
             found.settimeout(MEETING_SECONDS_MAX)
             for _ in range(ROUND_TRIPS):
                 found.sendall(_exactly(found, len(_PING)))
-            rates, is_wrong = list[float](), False
-            for _ in range(REPEATS):
-                rate, was_wrong = _receive(found, data, deadline)
-                rates.append(rate)
-                is_wrong |= was_wrong
-            return PairMeasure(client, max(rates), is_wrong=is_wrong)
+            rate, is_wrong = _received(found, data, deadline)
+            if is_both_ways:
+                back, was_wrong = _sent(found, data, deadline)
+                rate, is_wrong = min(rate, back), is_wrong or was_wrong
+            return PairMeasure(client, _rounded(rate), is_wrong=is_wrong)
     except (OSError, MeetingFailed) as error:
         return PairMeasure(client, error=_words(error))
 
 
 def meet(
-    gang: Gang, address: str, port: int, *, number: int, server: int, data: bytes = _DATA
-) -> PairMeasure:
-    """Connect to the server of a meeting, and measure what is sent to it."""
-    deadline = monotonic() + MEETING_SECONDS_MAX
+    gang: Gang, address: str, port: int, *, number: int, server: int, data: bytes = _DATA,
+    wait_seconds: float = 0.0, is_both_ways: bool = False,
+) -> PairMeasure:  # fmt: skip
+    """Connect to the server of a meeting, and measure what is sent to it.
+
+    `wait_seconds`: for so long it is tried again where nothing listens yet.
+    """
+    latest = monotonic() + wait_seconds
     try:
-        with _connect(address, port, deadline) as found:
+        with _connect(address, port, latest) as found:
+            deadline = monotonic() + MEETING_SECONDS_MAX
             found.settimeout(MEETING_SECONDS_MAX)
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             found.sendall(token(gang, "client", number=number, client=gang.rank, server=server))
@@ -84,12 +94,11 @@ def meet(
                 found.sendall(_PING)
                 _exactly(found, len(_PING))
                 trips.append(perf_counter() - started)
-            rates, is_wrong = list[float](), False
-            for _ in range(REPEATS):
-                rate, was_wrong = _send(found, data, deadline)
-                rates.append(rate)
-                is_wrong |= was_wrong
-            return PairMeasure(server, _rounded(max(rates)), _rounded(min(trips)), is_wrong)
+            rate, is_wrong = _sent(found, data, deadline)
+            if is_both_ways:
+                back, was_wrong = _received(found, data, deadline)
+                rate, is_wrong = min(rate, back), is_wrong or was_wrong
+            return PairMeasure(server, _rounded(rate), _rounded(min(trips)), is_wrong)
     except (OSError, MeetingFailed) as error:
         return PairMeasure(server, error=_words(error))
 
@@ -117,9 +126,26 @@ def _check(found: socket.socket, wanted: bytes) -> None:
         raise MeetingFailed("what listens there is not the member")
 
 
-def _connect(address: str, port: int, deadline: float) -> socket.socket:
-    left = max(0.1, deadline - monotonic())
-    return socket.create_connection((address, port), timeout=left)
+def _connect(address: str, port: int, latest: float) -> socket.socket:
+    """Return a connection; what refuses it is tried again until `latest`."""
+    while True:
+        try:
+            return socket.create_connection((address, port), timeout=MEETING_SECONDS_MAX)
+        except ConnectionRefusedError:
+            if monotonic() >= latest:
+                raise
+        sleep(_RETRY_SECONDS)
+
+
+def _received(found: socket.socket, data: bytes, deadline: float) -> tuple[float, bool]:
+    """Return the best of some rates at which data arrives, and whether any was changed."""
+    runs = [_receive(found, data, deadline) for _ in range(REPEATS)]
+    return max(rate for rate, _ in runs), any(is_wrong for _, is_wrong in runs)
+
+
+def _sent(found: socket.socket, data: bytes, deadline: float) -> tuple[float, bool]:
+    runs = [_send(found, data, deadline) for _ in range(REPEATS)]
+    return max(rate for rate, _ in runs), any(is_wrong for _, is_wrong in runs)
 
 
 def _receive(found: socket.socket, data: bytes, deadline: float) -> tuple[float, bool]:

@@ -3,6 +3,7 @@
     corrupt   what a gang computes there is wrong: all of its attempt is lost
     slow      the gang takes twice as long
     dead      the GPUs do not answer: the attempt fails half a minute after its start
+    link      the same as slow, and only tests in pairs find it; where there are such tests
 
 A test finds each of them. Without tests people find a machine after it has been under some attempts
 that went wrong. However it was found, it is mended some time later. What is counted are attempts
@@ -28,16 +29,20 @@ from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.verdict import ObjectKey
 from fairlead.embedded.virtual.hardware import Quality
 from fairlead.embedded.virtual.nodes import VirtualNodes
-from fairlead.model.health.node_record import NodeState, record_of
+from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.sim.actors.disturbances import Disturbances, lognormal
+from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import Observer
 from fairlead.sim.setup.world_options import DAY_SECONDS, WorldOptions
 
 _KINDS = (Quality.CORRUPT, Quality.SLOW, Quality.DEAD)
+_SLOW_KINDS = (Quality.SLOW, Quality.LINK)
 _SLOW_FACTOR, _DEAD_SECONDS = 2.0, 30.0
 _LOOK_SECONDS = 60.0
+#: Of the reason for which a node is out.
+_BLAMED = "node-test network"
 
 
 @dataclass(slots=True)
@@ -58,7 +63,7 @@ class SilentFaults(Observer):
         *, disturbances: Disturbances, rng: random.Random,
     ) -> None:  # fmt: skip
         #: Machines that became bad, and those that tests, and people without a test, found.
-        self.faults = self.found_by_tests = self.found_by_people = 0
+        self.faults = self.found_by_tests = self.found_by_people = self.found_by_pairs = 0
         #: Attempts that began on a bad machine, and the GPU time that they lost by it.
         self.gangs_hit = 0
         self.lost_gpu_seconds = 0.0
@@ -75,13 +80,14 @@ class SilentFaults(Observer):
         #: Machines that were found, and when they are mended.
         self._mended_at: dict[str, float] = {}
         self._cordon: dict[str, None] = {}
+        self._blamed: dict[str, None] = {}
 
     # What is written
 
     def node(self, new: Node | None, name: str, now: float) -> None:
         """A machine that is new may be bad; of one that tests took out people take care."""
         if new is None:
-            for known in (self.bad, self._mended_at, self._hits, self._cordon):
+            for known in (self.bad, self._mended_at, self._hits, self._cordon, self._blamed):
                 known.pop(name, None)
             self._seen.discard(name)
             return
@@ -90,9 +96,22 @@ class SilentFaults(Observer):
             if self._rng.random() < self._options.infant_share:
                 self._spoil(name)
         record = record_of(new.metadata.annotations)
+        self._check_blame(name, record)
         if record is not None and record.state is NodeState.ASKING and name not in self._mended_at:
             self.found_by_tests += name in self.bad
             self._find(name, now)
+
+    def _check_blame(self, name: str, record: NodeRecord | None) -> None:
+        """A node that goes out for its pairs is one that is slow: no healthy partner goes."""
+        if record is None or not record.is_out:
+            self._blamed.pop(name, None)
+            return
+        if _BLAMED not in record.reason or name in self._blamed:
+            return
+        self.found_by_pairs += 1
+        self._blamed[name] = None
+        if self.bad.get(name) not in _SLOW_KINDS:
+            raise PromiseBroken(f"14: {name} is out for its pairs, and its network is good")
 
     def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
         """A program on a machine whose GPUs do not answer ends a moment later."""
@@ -118,7 +137,7 @@ class SilentFaults(Observer):
     def _end(self, attempt: _Attempt, now: float) -> None:
         if not attempt.bad:
             return
-        is_wrong = any(each is not Quality.SLOW for each in attempt.bad.values())
+        is_wrong = any(each not in _SLOW_KINDS for each in attempt.bad.values())
         share = 1.0 if is_wrong else 1.0 - 1.0 / _SLOW_FACTOR
         self.lost_gpu_seconds += (now - attempt.at) * attempt.gpus * share
         for name in attempt.bad:
@@ -162,7 +181,7 @@ class SilentFaults(Observer):
         for name in sorted(name for name, at in self._mended_at.items() if at <= now):
             del self._mended_at[name]
             self._hits.pop(name, None)
-            if self.bad.pop(name, None) is Quality.SLOW:
+            if self.bad.pop(name, None) in _SLOW_KINDS:
                 self._disturbances.slow(name, 1.0)
             self._virtual.set_quality(name, Quality.GOOD)
             notes = {names.REPAIRED: format_time(now)}
@@ -174,11 +193,12 @@ class SilentFaults(Observer):
             await self._client.patch(NODES, name, body)
 
     def _spoil(self, name: str) -> None:
-        kind = self._rng.choice(_KINDS)
+        has_pairs = self._options.health.pair_tests
+        kind = self._rng.choice((*_KINDS, Quality.LINK) if has_pairs else _KINDS)
         self.faults += 1
         self.bad[name] = kind
         self._virtual.set_quality(name, kind)
-        if kind is Quality.SLOW:  # of a new node, once it is known
+        if kind in _SLOW_KINDS:  # of a new node, once it is known
             asyncio.get_running_loop().call_soon(self._disturbances.slow, name, _SLOW_FACTOR)
 
     def _fail(self, key: ObjectKey) -> None:

@@ -1,7 +1,9 @@
 """Checks what the tests of nodes promise, and measures what they cost.
 
     budget     no more idle nodes are under test at a time than their share of the fleet
-    way        a test leaves within 5 s of a place on its node, and no member begins beside one
+    way        a test leaves within 5 s of a place on its node, or on that of its partner in a pair,
+               and no member begins beside one
+    pairs      no node is in two tests at a time
     coverage   no node is idle for a day without a test
 
 It knows pods, places and nodes, and shares no code with the controllers. Bounds on time count the
@@ -40,6 +42,8 @@ class _Test:
     since: float
     yields: bool
     leave_by: float = float("inf")
+    #: The other node of a pair; "": it is none.
+    peer: str = ""
 
 
 @dataclass(slots=True)
@@ -61,7 +65,7 @@ class NodeTestChecker(Observer):
         self, policy: HealthPolicy, working: WorkingTime, slack_seconds: float = 0.0
     ) -> None:
         """`slack_seconds`: what the faults of the world may add to every bound."""
-        self.tests = self.left = self.most = self.periods = self.covered = 0
+        self.tests = self.left = self.most = self.periods = self.covered = self.pairs = 0
         #: Node time: under test, and in all.
         self.test_seconds = self.node_seconds = 0.0
         self._policy = policy
@@ -112,7 +116,7 @@ class NodeTestChecker(Observer):
             self._use(name, key, now, is_used=False)
         for name in sorted(nodes - before):
             self._use(name, key, now, is_used=True)
-            for test in self._by_node.get(name, {}).values():
+            for test in (*self._by_node.get(name, {}).values(), *self._beyond(name)):
                 if test.yields:
                     at = self._working.seconds(HEALTH, now)
                     test.leave_by = min(test.leave_by, at + LEAVE_SECONDS + self._slack_seconds)
@@ -142,14 +146,23 @@ class NodeTestChecker(Observer):
         if any(each.controller and each.kind == "Job" for each in owners):
             yield from (key for key, test in self._by_node.get(node, {}).items() if test.yields)
 
+    def _beyond(self, name: str) -> Iterator[_Test]:
+        """Yield the tests of other nodes whose partner a node is."""
+        yield from (each for each in self._tests.values() if each.peer == name)
+
     def _begin(self, pod: Pod, key: ObjectKey, now: float) -> None:
         node, yields = pod.spec.node_name, names.NODE_TEST_YIELDS in pod.metadata.labels
-        test = self._tests[key] = _Test(node, now, yields)
-        self._by_node.setdefault(node, {})[key] = test
+        test = self._tests[key] = _Test(node, now, yields, peer=_peer_of(pod))
+        others = self._by_node.setdefault(node, {})
+        for other in others:
+            raise PromiseBroken(f"14: the test {key[1]} begins on {node} beside {other[1]}")
+        others[key] = test
         self.tests += 1
+        self.pairs += bool(test.peer)
         count = sum(each.yields for each in self._tests.values())
         self.most = max(self.most, count)
-        allowed = max(1, int(self._largest * self._policy.idle_test_share))
+        least = 2 if self._policy.pair_tests else 1
+        allowed = max(least, int(self._largest * self._policy.idle_test_share))
         if count > allowed:
             raise PromiseBroken(f"14: {count} idle nodes are under test, {allowed} may be")
 
@@ -166,6 +179,8 @@ class NodeTestChecker(Observer):
         machine = self._machines.get(test.node)
         if new is None or machine is None:
             return
+        if test.peer:
+            return  # it tests no node, but a connection
         machine.tried = now
         if new.status.phase == "Succeeded":
             machine.tested = now
@@ -226,3 +241,10 @@ class NodeTestChecker(Observer):
         self._at = now
         self.node_seconds += seconds * len(self._machines)
         self.test_seconds += seconds * len(self._tests)
+
+
+def _peer_of(pod: Pod) -> str:
+    """Return the other node of a pair; "": the pod is of no pair."""
+    words = pod.spec.containers[0].command if pod.spec.containers else ()
+    found = (words[i + 1] for i in range(len(words) - 1) if words[i] == "--peer")
+    return next(found, "")
