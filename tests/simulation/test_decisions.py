@@ -121,7 +121,7 @@ def test_decisions_that_leave_work_to_the_next_one_are_made_again_from_their_fil
         evaluations_max=1, judgements_max=2, writes_max=3, placements_max=2, fresh_jobs_max=3
     )
     load = replace(BUSY.workload, jobs=25)
-    simulate(replace(BUSY, policy=narrow, workload=load), 4)
+    simulate(replace(BUSY, policy=narrow, workload=load), 2)
     assert met["replayed"] > 100, met
     assert min(met["PlaceJob"], met["tried"], met["failed"]) > 20, met
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fairlead.api.cluster.machine_result import Figure, MachineFinding, SuiteResult
 from fairlead.api.cluster.node_suites import Better, machine_tests
 from fairlead.api.values.outcomes import MachineOutcome
-from fairlead.model.health.judgement import PEERS_MIN, is_beyond, judged
+from fairlead.model.health.judgement import PEERS_MIN, PeerFigures, is_beyond, judged
 
 #: Exit codes: as expected, not so, and the one of tools that skip their tests (automake).
 AS_EXPECTED, UNEXPECTED, NO_GPU = 0, 1, 77
@@ -43,7 +43,7 @@ def with_floors(found: MachineFinding, device: str) -> MachineFinding:
 
     A device whose architecture is not known has none.
     """
-    (by_table,) = judged(SuiteResult("gpu", (found,), devices=(device,)), {})
+    (by_table,) = judged(SuiteResult("gpu", (found,), devices=(device,)), PeerFigures())
     peaks = next((each for name, each in PEAKS.items() if name in device), {})
     return _against(
         by_table, {name: PEAK_SHARE_MIN * peak for name, peak in peaks.items()}, "of the peak"
@@ -71,7 +71,7 @@ def _against(found: MachineFinding, floors: Mapping[str, float], of: str) -> Mac
 
 def against_itself(found: MachineFinding, before: MachineFinding) -> MachineFinding:
     """Return what was found, judged by a fleet of machines that all are as this one was before."""
-    fleet = {f"machine-{number}": (before,) for number in range(PEERS_MIN)}
+    fleet = PeerFigures({f"machine-{number}": (before,) for number in range(PEERS_MIN)})
     (out,) = judged(SuiteResult("gpu", (found,)), fleet)
     return out
 

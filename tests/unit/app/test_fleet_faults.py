@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from tests.unit.app.fleet_world import FleetWorld
 
-from fairlead.api.cluster.fleet import Override
-from fairlead.api.resources import FLEETS, NODE_POOLS, PODS
+from fairlead.api.resources import NODE_POOLS, PODS
 from fairlead.api.status import Conflict, StatusCause
 from fairlead.cloud.provider import CloudError, LaunchRequest
 from fairlead.controllers import fleet as fleet_module
@@ -20,7 +19,6 @@ from fairlead.decide.fleet.actions import Action, Terminate
 from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.demand import Offer
 from fairlead.decide.fleet.view import FleetView
-from fairlead.decide.rails import books
 from fairlead.model.health.machines import Inventory
 from fairlead.runtime.barrier import Written
 from fairlead.sim.loop import run
@@ -220,17 +218,13 @@ def test_a_machine_is_not_ended_that_is_used_by_the_time_that_its_end_is_asked_f
 def test_a_fault_that_no_pool_explains_still_ends_the_controller(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def broken(_override: Override) -> float:
+    def broken(*_args: object, **_options: object) -> None:
         raise ValueError("planted")
 
-    monkeypatch.setattr(books, "_end_of", broken)
+    monkeypatch.setattr("fairlead.decide.fleet.cycle.look", broken)
 
     async def main() -> None:
         async with FleetWorld.running() as world:
-            override = {"name": "x", "nodes": ["n"], "by": "me", "reason": "a test",
-                        "expiresAt": "2099-01-01T00:00:00Z"}  # fmt: skip
-            fleet = {"metadata": {"name": "fleet"}, "spec": {"overrides": [override]}}
-            await world.client.create(FLEETS, fleet)
             await asyncio.sleep(60)
             assert world.crashes() == []
             await world.pool("good")

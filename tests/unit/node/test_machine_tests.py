@@ -47,7 +47,7 @@ def values(found: MachineFinding) -> dict[str, float]:
 
 
 def test_every_test_of_a_suite_has_a_program_that_takes_its_options() -> None:
-    assert set(PROGRAMS) == set(machine_tests())
+    assert set(PROGRAMS) == {*machine_tests()} - {"network"}, "that one is of two machines"
     for suite in suites().values():
         for kind in suite.kinds():
             type_, _ = PROGRAMS[kind.name]

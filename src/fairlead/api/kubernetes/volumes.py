@@ -216,8 +216,9 @@ class CSINodeDriver(Wire, frozen=True):
 
 
 class CSINodeSpec(Wire, frozen=True):
-    """The drivers of a node; API servers write null for none."""
+    """The drivers of a node."""
 
+    #: API servers write null for none.
     drivers: tuple[CSINodeDriver, ...] | None = ()
 
 
