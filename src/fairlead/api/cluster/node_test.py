@@ -101,7 +101,7 @@ class NodeTestStatus(Wire, frozen=True):
     versions: Annotated[dict[str, str], doc("Versions of kernel, driver and libraries.")] = {}
     hardware: Annotated[
         dict[str, str],
-        doc("What told the machine from another one: kernel, board, driver, firmware, GPUs.",
+        doc("What identified the machine: kernel, board, driver, firmware, GPUs.",
             maxProperties=FACTS_MAX),
     ] = {}  # fmt: skip
     measured: Annotated[

@@ -83,7 +83,7 @@ class Common:
     verbosity: int
     #: The server, and the credentials; None: as `kubeconfig` and `context` have it.
     connection: Connection | None = None
-    #: Where what the person is told goes.
+    #: Writes notes for the person; stderr unless a page collects them.
     tell: Callable[[str], None] = terminal.tell
 
     def connect(self, *, timeout_seconds: float | None = None) -> Any:

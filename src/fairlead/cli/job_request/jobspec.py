@@ -335,7 +335,7 @@ def shares_machine(request: JobRequest) -> bool:
 def _affinity(request: JobRequest, *, shares_machine: bool) -> core.Affinity | None:
     """Return which nodes a member may have, and which pods it keeps away from.
 
-    Members of one job are told apart from those of others by the uid, which a template cannot name;
+    The uid, which a template cannot name, distinguishes members of one job from those of others;
     those of two components may be on one node, as with Slurm.
     """
     nodes = None

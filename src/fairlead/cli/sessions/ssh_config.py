@@ -1,9 +1,9 @@
 """What OpenSSH's client needs to know of `*.fairlead`: a part of its configuration, and a host key.
 
-The client starts `fairlead ssh-proxy` and speaks with it through pipes, so nobody is between them
-and the key protects nothing; it is there since the protocol has one, and kept, with the line of
-known_hosts that follows from it, so that no client ever asks. Both are in a directory of mode 0700
-of the user's own. Design: docs/design/interactive.md.
+The client starts `fairlead ssh-proxy` and speaks with it through pipes, so no third process
+can take part and the key protects nothing; it is there since the protocol has one, and kept, with
+the line of known_hosts that follows from it, so that no client ever asks. Both are in a directory
+of mode 0700 of the user's own. Design: docs/design/interactive.md.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fairlead.app.run_file import write_private
 from fairlead.cli.records.members import MemberReference
 from fairlead.input.errors import Code, fail, writing
 
@@ -80,7 +81,7 @@ class SshFiles:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         _check_own(self.directory, stat.S_ISDIR, 0o022)
         if not self.key.exists() and not self.key.is_symlink():
-            self._place(self.key, new_key(), replaces=False)
+            self._make(self.key, new_key())
         _check_own(self.key, stat.S_ISREG, 0o077)
         try:
             key = self.key.read_bytes()[:_KEY_BYTES_MAX]
@@ -93,15 +94,17 @@ class SshFiles:
         with suppress(FileNotFoundError):
             if self.known_hosts.read_bytes() == line:
                 return key
-        self._place(self.known_hosts, line, replaces=True)
+        with writing(self.known_hosts):
+            write_private(self.known_hosts, line)
         return key
 
     def write_config(self, text: str) -> None:
         """Write what is included."""
-        self._place(self.config, text.encode(), replaces=True)
+        with writing(self.config):
+            write_private(self.config, text.encode())
 
-    def _place(self, path: Path, data: bytes, *, replaces: bool) -> None:
-        """Write a file of mode 0600 whole; one that another process made meanwhile stays."""
+    def _make(self, path: Path, data: bytes) -> None:
+        """Make a file of mode 0600 whole; one that another process made meanwhile stays."""
         beside = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
         with writing(path):
@@ -110,11 +113,8 @@ class SshFiles:
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-                if replaces:
-                    beside.replace(path)
-                else:
-                    with suppress(FileExistsError):
-                        os.link(beside, path)
+                with suppress(FileExistsError):
+                    os.link(beside, path)
             finally:
                 beside.unlink(missing_ok=True)
 

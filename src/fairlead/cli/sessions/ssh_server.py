@@ -44,7 +44,7 @@ _SFTP = Shipped(sftp_server)
 #: As sshd's AcceptEnv on most systems, and what git speaks its newer protocol by.
 _ACCEPTED = re.compile(r"LANG|LC_[A-Z]+|COLORTERM|GIT_PROTOCOL")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-#: Fast in hardware at both ends; nobody is between them.
+#: Fast in hardware at both ends, which pipes of one user join.
 _CIPHERS = ("aes128-gcm@openssh.com", "aes256-gcm@openssh.com", "aes256-ctr")
 
 

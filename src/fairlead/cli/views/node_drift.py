@@ -20,7 +20,7 @@ from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.node_tests import figures_of, spread_cells
 from fairlead.model.health.judgement import comparable
 
-#: What nodes are told by.
+#: What nodes are grouped by.
 BY = ("driver", "kernel")
 DRIFT_COLUMNS = (
     Column("SHAPE"),

@@ -20,7 +20,6 @@ from fairlead.api.cluster.machine_result import (
     MachineOutcome,
     PairMeasure,
     UnreadableResult,
-    decode_result,
 )
 from fairlead.api.cluster.node_report import WHY_MAX
 from fairlead.api.cluster.node_suites import pair_suite
@@ -41,6 +40,7 @@ from fairlead.decide.health.testing import (
     SetTest,
     TestAction,
     fault_of,
+    left_result,
     newest_first,
     past_of,
     step_aside,
@@ -201,12 +201,7 @@ class _Ends:
 
 def _measure(pod: Pod) -> PairMeasure:
     """Return the pair that the only container of a pod left; UnreadableResult."""
-    statuses = pod.status.container_statuses
-    ended = statuses[0].state.terminated if statuses else None
-    if ended is None or not ended.message:
-        why = pod.status.message or pod.status.reason or (ended.reason if ended else "")
-        raise UnreadableResult(f"the pod left no result{': ' * bool(why)}{why}")
-    result = decode_result(ended.message)
+    result = left_result(pod)
     if result.suite != pair_suite().name or len(result.pairs) != 1:
         raise UnreadableResult("the result is not one of a pair")
     return result.pairs[0]

@@ -346,17 +346,22 @@ def _result(
     ))  # fmt: skip
 
 
-def _read(pod: Pod, spec: NodeTestSpec) -> SuiteResult:
-    """Return what the only container of a pod left; UnreadableResult.
-
-    A result lacks no test of its suite, and has no other: what was not run has not passed.
-    """
+def left_result(pod: Pod) -> SuiteResult:
+    """Return what the only container of a pod left; UnreadableResult."""
     statuses = pod.status.container_statuses
     ended = statuses[0].state.terminated if statuses else None
     if ended is None or not ended.message:
         why = pod.status.message or pod.status.reason or (ended.reason if ended else "")
         raise UnreadableResult(f"the pod left no result{': ' * bool(why)}{why}")
-    result = decode_result(ended.message)
+    return decode_result(ended.message)
+
+
+def _read(pod: Pod, spec: NodeTestSpec) -> SuiteResult:
+    """Return what the only container of a pod left; UnreadableResult.
+
+    A result lacks no test of its suite, and has no other: what was not run has not passed.
+    """
+    result = left_result(pod)
     found, suite = {each.test for each in result.measured}, suite_of(spec.suite, spec.retests)
     if suite is None or result.suite != suite.name or found != set(suite.tests):
         raise UnreadableResult(f"the result is not one of the suite {spec.suite}")
