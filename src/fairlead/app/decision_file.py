@@ -64,8 +64,8 @@ from fairlead.api.pods.pod_asks import RESIZE_PENDING
 from fairlead.controllers.decision_log import Cycle
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
+from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.recall import Recall
 from fairlead.decide.placement.outcome import status_patch
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, ObjectKey, Verdict

@@ -22,8 +22,8 @@ from fairlead.api.jobs.job import Job
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.answers.snapshot import Carried, Snapshot
 from fairlead.decide.placement.actions import Action
+from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.recall import Recall
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.objects import Objects

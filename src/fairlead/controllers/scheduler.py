@@ -41,8 +41,8 @@ from fairlead.decide.placement.actions import (
     WriteVerdict,
 )
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.desk.memory import Memory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.recall import Recall
 from fairlead.decide.placement.outcome import asked_verdict, changed_verdict, status_patch
 from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
@@ -144,11 +144,11 @@ class SchedulerController:
         self._now = now
         contains = not self._set_aside.is_strict
         self._world.state.advance_shares(now)
-        recall, started_at, places = Recall(), self._stopwatch(), self.state.kept_places
-        decision = decide(self.state, self._policy, now, contains_faults=contains, recall=recall)
+        memory, started_at, places = Memory(), self._stopwatch(), self.state.kept_places
+        decision = decide(self.state, self._policy, now, contains_faults=contains, memory=memory)
         made = Cycle(
             now, self._stopwatch() - started_at, len(self.state.queue), contains,
-            decision.actions, recall, Carried.of(self.state), self._world.admissions.jobs,
+            decision.actions, memory.recall, Carried.of(self.state), self._world.admissions.jobs,
         )  # fmt: skip
         self.decisions.note(made)
         self._world.admissions.decided({each.job.metadata.key for each in decision.actions})

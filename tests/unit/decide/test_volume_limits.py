@@ -28,7 +28,7 @@ from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.snapshot import Carried, Snapshot
 from fairlead.decide.fleet.demand import demand_of, device_source, offers_of
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.desk.recall import Recall
+from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState

@@ -3,7 +3,7 @@
     objects       what the mirrors held
     policy, levels, now, contains_faults
     carried       what the process knew beside the objects
-    recall        the answers that were taken from memory (`recall.py`)
+    recall        the answers that were taken from memory (`desk/memory.py`)
 
 `replay` builds a state from the objects and decides once, with the code that every cycle runs. The
 actions are the same, to the bit: places are chosen by names, never by the order of arrival.
@@ -19,8 +19,8 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.desk.memory import GivenMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.recall import Recall
 from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision, ObjectKey
@@ -81,7 +81,7 @@ def replay(snapshot: Snapshot) -> Decision[Action]:
     state = _state(snapshot)
     return decide(
         state, snapshot.policy, snapshot.now, contains_faults=snapshot.contains_faults,
-        given=snapshot.recall,
+        memory=GivenMemory(snapshot.recall),
     )  # fmt: skip
 
 

@@ -30,8 +30,8 @@ from fairlead.decide.placement.actions import (
     WithdrawPreemption,
 )
 from fairlead.decide.placement.desk.context import PlanningContext
+from fairlead.decide.placement.desk.memory import Memory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.recall import Recall
 from fairlead.decide.placement.desk.repair import GangRelease, Wait, repair
 from fairlead.decide.placement.evict.consolidation import Consolidation
 from fairlead.decide.placement.held import held_nodes
@@ -65,8 +65,7 @@ def decide(
     now: float,
     *,
     contains_faults: bool = False,
-    recall: Recall | None = None,
-    given: Recall | None = None,
+    memory: Memory | None = None,
 ) -> Decision[Action]:
     """Return the placements, releases and changed verdicts for the state as it is.
 
@@ -76,8 +75,8 @@ def decide(
     With `contains_faults`, a job over which this code raises gets a verdict that says so, and an
     entry in `faults`; nothing else changes by it. It is left alone until it, or a node, changes.
 
-    `recall` takes the answers of memory that were used; `given` are those of another decision, on
-    the same objects, which are used in place of what the state remembers.
+    `memory` keeps the answers of earlier decisions that were used; a `GivenMemory` has those of
+    another decision, on the same objects, in place of what the state remembers.
     """
     state.suspect(now, policy.suspect_seconds)
     # Before the stages begin to read the queue: with ranks of two instants the head of the
@@ -86,7 +85,7 @@ def decide(
     with state.cluster.transaction() as transaction:
         capacity = PresentCapacity(state.cluster, transaction)
         context = PlanningContext(state, policy, now, capacity)
-        context.recall, context.given = recall or context.recall, given
+        context.memory = memory or context.memory
         context.kept_since = state.kept_since
         return _Cycle(context, contains_faults=contains_faults).run()
 

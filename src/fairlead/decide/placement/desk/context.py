@@ -7,8 +7,8 @@ from functools import partial
 from math import inf
 from typing import TypeVar, cast
 
+from fairlead.decide.placement.desk.memory import Memory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.recall import Recall
 from fairlead.decide.placement.desk.repair import GangGrowth
 from fairlead.decide.placement.places.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.places.image_preference import with_images
@@ -60,9 +60,8 @@ class PlanningContext:
         self.faults: dict[ObjectKey, Exception] = {}
         #: Called with a job over which a step raised; None: the error is raised.
         self.on_fault: Callable[[ObjectKey, Exception], None] | None = None
-        #: The answers that are taken from memory; and those that are given in place of it.
-        self.recall = Recall()
-        self.given: Recall | None = None
+        #: What earlier decisions have found, or those before the one that is made again.
+        self.memory = Memory()
         #: Failures of a what-if, as in `RequestShape.failed_on`, by the id of the shape, which is
         #: held: a shape that is dropped on the way leaves its id to another one. None: of a
         #: decision, which the shapes remember.
@@ -88,12 +87,8 @@ class PlanningContext:
             return True
         if key in self.faults:
             return self.state.jobs[key].faulted_at == self.cluster.table.nodes_version
-        if self.given is not None:
-            return key in self.given.left_alone
-        if self.state.jobs[key].faulted_at != self.cluster.table.nodes_version:
-            return False
-        self.recall.left_alone[key] = None
-        return True
+        has_faulted = self.state.jobs[key].faulted_at == self.cluster.table.nodes_version
+        return self.memory.is_left_alone(key, has_faulted=has_faulted)
 
     def contained(self, key: ObjectKey, step: Callable[[], T], otherwise: T | None = None) -> T:
         """Return what `step`, which is about one job, returns; `otherwise` if it raises.

@@ -111,28 +111,30 @@ class Consolidation:
         context, memory = self._context, self._context.state.emptying
         if not self._cluster.pools.kept_nodes or not self._is_quiet():
             return Emptying()
-        if context.given is not None:
-            if context.given.tried_nodes is None:
-                return Emptying()
-            basis, tried = (), dict.fromkeys(context.given.tried_nodes)
-        else:
-            due_at = memory.looked_at + LOOK_SECONDS
-            if context.now < due_at:
-                context.wakes.append(due_at)
-                return Emptying()
-            basis = self._basis()
-            is_same = basis == memory.basis
-            if is_same and context.now < memory.again_at:
-                context.wakes += [memory.again_at] if memory.again_at < inf else []
-                return Emptying()
-            tried = memory.tried if is_same else {}
-        context.recall.tried_nodes = list(tried)
+        known = context.memory.tried_nodes(self._tried_nodes)
+        if known is None:
+            return Emptying()
+        tried = dict.fromkeys(known)
         found = self._search_nodes(tried)
-        memory.basis, memory.looked_at, memory.again_at = basis, context.now, self._again_at
+        memory.looked_at, memory.again_at = context.now, self._again_at
         memory.tried = {} if found.places else tried  # moves that are not made are found again
         if self._again_at < inf:
             context.wakes.append(max(self._again_at, context.now + LOOK_SECONDS))
         return found
+
+    def _tried_nodes(self) -> list[str] | None:
+        """Return the nodes that earlier searches have tried to empty; None where none is due."""
+        context, memory = self._context, self._context.state.emptying
+        due_at = memory.looked_at + LOOK_SECONDS
+        if context.now < due_at:
+            context.wakes.append(due_at)
+            return None
+        basis = self._basis()
+        is_same, memory.basis = basis == memory.basis, basis
+        if is_same and context.now < memory.again_at:
+            context.wakes += [memory.again_at] if memory.again_at < inf else []
+            return None
+        return list(memory.tried) if is_same else []
 
     def _basis(self) -> tuple[object, ...]:
         """Return a value that differs once something has changed that the search looks at, but for

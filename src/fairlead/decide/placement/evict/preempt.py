@@ -302,20 +302,21 @@ class Preempting:
             if entry.lane.may_preempt and (is_above or moves or self._has_lent(entry.lane)):
                 yield group
         owners = queue.groups(lambda lane: lane.may_preempt and self._has_lent(lane))
-        others = [g for g in owners if id(g) not in seen]
-        if context.given is not None:
-            sought = frozenset(context.given.sought)
-            yield from (g for g in others if g.order(0).job_key in sought)
-            return
-        due = [g for g in others if self._is_due(g)]
-        for group in nsmallest(
-            context.policy.fresh_jobs_max, due, key=lambda g: (g.sought_at, g.order(0))
-        ):
+        others = {g.order(0).job_key: g for g in owners if id(g) not in seen}
+        for key in context.memory.sought(lambda: self._take_turns(others.values())):
+            if key in others:
+                yield others[key]
+
+    def _take_turns(self, groups: Iterable[EqualJobs]) -> list[ObjectKey]:
+        """Return the first jobs of the groups whose turn it is; each has had it then."""
+        context, most = self.context, self.context.policy.fresh_jobs_max
+        due = [g for g in groups if self._is_due(g)]
+        chosen = nsmallest(most, due, key=lambda g: (g.sought_at, g.order(0)))
+        for group in chosen:
             group.sought_at = context.began  # not when a forecast looks ahead to
-            context.recall.sought.append(group.order(0).job_key)
-            yield group
-        if len(due) > context.policy.fresh_jobs_max:
+        if len(due) > most:
             context.wakes.append(context.now + context.policy.deep_refresh_seconds)
+        return [group.order(0).job_key for group in chosen]
 
     def _asking(self) -> Iterator[EqualJobs]:
         """Yield the groups of the jobs that ask that others are moved for them."""
@@ -382,11 +383,9 @@ class Preempting:
             take_plan(context.capacity, *ending, sign=-1)
         basis, before, found = self._basis(group, gang), group.no_victims, None
         key = entry.age.job_key
-        if before is not None and before[0] == basis and context.now < before[1]:
-            context.recall.no_victims[key] = None
-            self._none_until(before[1])
-        elif context.given is not None and key in context.given.no_victims:
-            pass
+        retry_at = before[1] if before is not None and before[0] == basis else -np.inf
+        if context.memory.has_no_victims(key, is_known=context.now < retry_at):
+            self._none_until(retry_at)
         elif quota_verdict(context.quota, entry) is None:
             found, retry_at = self.search.find(entry, gang) if self.is_on else (None, np.inf)
             if found is None and self._is_first_to_move(group):

@@ -44,8 +44,6 @@ class Fit:
         #: As of the last pass.
         self.strict = StrictOrder(context)
         self._evaluations = self._passes = 0
-        given = context.given
-        self._failed = None if given is None else frozenset(given.failed)
 
     def run(self) -> list[OrderKey]:
         """Try everything that may fit; return what was left out because it was too much."""
@@ -58,9 +56,9 @@ class Fit:
             self._passes += 1
             if left or len(self._context.placed) == placed_before or self._is_all_placed:
                 break
-        failed = self._context.recall.failed
-        if self._evaluations + len(failed) < self._context.policy.evaluations_max:
-            failed.clear()
+        memory, most = self._context.memory, self._context.policy.evaluations_max
+        if self._evaluations + len(memory.recall.failed) < most:
+            memory.forget_failures()
         return left
 
     def reserve_for_heads(self) -> None:
@@ -133,13 +131,9 @@ class Fit:
             if context.cluster.table.labels.has_spares:
                 basis = (*basis, *context.basis(gang.taking_spares))
         failure = (self._passes, order.job_key, _REPAIR)
-        has_failed = basis is not None and entry.unrepaired_on == basis
-        if has_failed:
-            context.recall.failed.append(failure)
-        elif self._failed is not None and failure in self._failed:
-            has_failed = True
-        else:
-            self._evaluations += 1
+        is_known = basis is not None and entry.unrepaired_on == basis
+        has_failed = context.memory.has_failed(failure, is_known=is_known)
+        self._evaluations += not has_failed
         attempt = partial(self._on_repair, entry, not has_failed)
         is_unrepaired = context.contained(order.job_key, attempt, otherwise=False)
         if is_unrepaired and context.foreseen is None:
@@ -147,14 +141,13 @@ class Fit:
 
     def _candidates(self) -> list[EqualJobs]:
         """Return the groups that may fit now; where these are too many, some of them in turn."""
-        queue, given = self._context.state.queue, self._context.given
-        tried = given.tried[self._passes : self._passes + 1] if given is not None else []
-        if tried and tried[0] is not None:
-            due = frozenset(tried[0])
+        queue, memory = self._context.state.queue, self._context.memory
+        due = memory.turn(self._passes)
+        if due is not None:
             return [g for g in queue.groups(lambda _: True) if g.order(0).job_key in due]
         groups = [g for shape in queue.candidates() for g in shape.groups.values()]
         firsts = [group.order(0).job_key for group in groups] if queue.has_unseen else None
-        self._context.recall.tried.append(firsts)
+        memory.note_turn(firsts)
         return groups
 
     def _next_shorter(self, group: EqualJobs, index: int) -> int | None:
@@ -195,10 +188,8 @@ class Fit:
         versions = (reservation.version for reservation in reserved)
         basis = (*context.basis(shape.gang), loans, *versions)
         failure = (self._passes, entry.age.job_key, respected)
-        has_failed = context.has_failed(shape, respected, basis)
-        if has_failed:
-            context.recall.failed.append(failure)
-        elif self._failed is None or failure not in self._failed:
+        is_known = context.has_failed(shape, respected, basis)
+        if not context.memory.has_failed(failure, is_known=is_known):
             self._evaluations += 1
             plan = context.plan(entry, shape.gang, reserved)
             if plan is not None:

@@ -110,11 +110,9 @@ class Verdicts:
     def _unwritten(self, count: int) -> list[OrderKey]:
         """Return the first jobs whose written verdict is out of date or missing."""
         context = self._context
-        if context.given is None:
-            found = context.state.queue.unwritten(count)
-            context.recall.unwritten.extend(order.job_key for order in found)
-            return found
-        entries = (context.state.jobs.get(key) for key in context.given.unwritten)
+        queue = context.state.queue
+        found = context.memory.unwritten(lambda: [o.job_key for o in queue.unwritten(count)])
+        entries = (context.state.jobs.get(key) for key in found)
         return [
             OrderKey(entry.group.lane.rank, entry.age)
             for entry in entries
@@ -209,10 +207,11 @@ class Verdicts:
 
     def _remembered(self, key: ObjectKey, shape: RequestShape, *, may_wait: bool) -> Verdict | None:
         """Return the verdict on the shape of a job if it was made before, and is not due again."""
+        standing = partial(self._standing, shape, may_wait=may_wait)
+        return self._context.memory.verdict(key, standing, is_new=id(shape) in self._judged)
+
+    def _standing(self, shape: RequestShape, *, may_wait: bool) -> Verdict | None:
         context, judgement = self._context, shape.judgement
-        is_new = id(shape) in self._judged
-        if context.given is not None and (key in context.given.verdicts or not is_new):
-            return context.given.verdicts.get(key)
         if judgement is None:
             return None
         due_at = judgement.made_at + context.policy.refresh_seconds
@@ -220,8 +219,6 @@ class Verdicts:
             if not may_wait or context.now >= due_at:
                 return None
             context.wakes.append(due_at)
-        if not is_new:
-            context.recall.verdicts[key] = judgement.verdict
         return judgement.verdict
 
     def _holds(self, shape: RequestShape, judgement: Judgement) -> bool:
