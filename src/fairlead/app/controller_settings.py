@@ -450,7 +450,11 @@ class ControllerSettings(Section, frozen=True):
             TeamsPolicy(**fields(self.teams), grace_period_seconds_max=grace),
             doctor=DoctorPolicy(**fields(self.doctor)),
             balloons=BalloonPolicy(**fields(self.balloons)),
-            health=replace(HealthPolicy(**fields(self.health)), test_suites=tests),
+            health=replace(
+                HealthPolicy(**fields(self.health)),
+                test_suites=tests,
+                own_tests=tuple(each.test() for each in self.health.own_tests),
+            ),
             silence=SilencePolicy(**fields(self.silence)),
             images=ImagesPolicy(**fields(self.images)),
             notices=self.notices.policy(),

@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from enum import Enum
 from typing import Annotated
 
 from msgspec import Meta
 
-from fairlead.api.cluster.node_suites import suites
+from fairlead.api.cluster.machine_result import TEST_MAX, MachineOutcome
+from fairlead.api.cluster.node_report import Action
+from fairlead.api.cluster.node_suites import (
+    Better,
+    FigureKind,
+    MachineTest,
+    machine_tests,
+    suites,
+)
 from fairlead.input.sections import Section, about, within
 
 DAY = 86_400
+NAME = r"^[a-z][A-Za-z0-9-]*$"
+
+
+class Late(Enum):
+    """What a test that does not end in time says of the machine."""
+
+    FAILED = "Failed"
+    ERROR = "Error"
 
 
 class SuiteRuleSettings(Section, frozen=True):
@@ -29,6 +46,56 @@ class SuiteRuleSettings(Section, frozen=True):
         str, Meta(max_length=63, description="Suite that they run while they are idle; empty: a "
                   "later rule, or health.idleTestSuite.")
     ] = ""  # fmt: skip
+
+
+class OwnFigureSettings(Section, frozen=True):
+    """A figure of a test of the administrator's."""
+
+    name: Annotated[str, Meta(pattern=NAME, max_length=TEST_MAX, description="Its name.")]
+    unit: Annotated[str, Meta(max_length=16, description="Its unit.")] = ""
+    better: Annotated[
+        Better, about("higher or lower: it is judged beside nodes of the shape; empty: it is not.")
+    ] = Better.NEITHER
+
+
+class OwnTestSettings(Section, frozen=True):
+    """A test of the administrator's."""
+
+    name: Annotated[str, Meta(pattern=NAME, max_length=40, description="Its name, and that of the "
+                              "faults that it finds.")]  # fmt: skip
+    command: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...],
+        Meta(min_length=1, max_length=16, description="Program, which the image of tests has, with "
+             "its whole path, and its arguments."),
+    ]  # fmt: skip
+    suites: Annotated[
+        tuple[str, ...],
+        Meta(min_length=1, max_length=8, description="Suites that it belongs to: quick, full, "
+             "burn-in."),
+    ]  # fmt: skip
+    catches: Annotated[str, Meta(max_length=200, description="What it finds, for people.")] = ""
+    timeout_seconds: Annotated[
+        int, within(1, 3600, "So long it may take. The suites take so much longer.")
+    ] = 60
+    late: Annotated[
+        Late, about("Failed where a program that does not end in time has found a fault; Error: "
+                    "that says nothing of the machine.")
+    ] = Late.ERROR  # fmt: skip
+    action: Annotated[
+        Action, about("What a failure recommends: Watch, ResetGPU, Reboot, Replace, AskPerson.")
+    ] = Action.ASK_PERSON
+    figures: Annotated[
+        tuple[OwnFigureSettings, ...],
+        Meta(max_length=8, description="What it measures: `name`, `unit`, `better`."),
+    ] = ()  # fmt: skip
+
+    def test(self) -> MachineTest:
+        """Return it as the suites have tests."""
+        figures = tuple(FigureKind(each.name, each.unit, each.better) for each in self.figures)
+        return MachineTest(
+            self.name, self.catches, self.action, MachineOutcome(self.late.value),
+            float(self.timeout_seconds), figure=figures, command=self.command, suites=self.suites,
+        )  # fmt: skip
 
 
 class HealthSettings(Section, frozen=True):
@@ -103,6 +170,12 @@ class HealthSettings(Section, frozen=True):
         tuple[Annotated[str, Meta(max_length=512)], ...],
         Meta(max_length=32, description="Options of tests, as TEST.OPTION=VALUE."),
     ] = ()  # fmt: skip
+    own_tests: Annotated[
+        tuple[OwnTestSettings, ...],
+        Meta(max_length=8, description="Tests of your own, beside those of the suites: programs of "
+             "testImage. `name`, `command`, `suites`, `timeoutSeconds`, `action`, `late`, "
+             "`figures`, `catches`."),
+    ] = ()  # fmt: skip
     test_deadline_seconds: Annotated[
         int, within(60, DAY, "A test that has no result after so long, with all its attempts, has "
                              "failed its node."),
@@ -170,6 +243,19 @@ def conflicts_of_tests(settings: HealthSettings) -> Iterator[tuple[str, str]]:
             yield f"health.{name}", f"no suite '{chosen}'; there are {', '.join(known)}"
     options = {f"{kind.name}.{option}" for suite in known.values() for kind in suite.kinds()
                for option in kind.options}  # fmt: skip
+    names = [*machine_tests()]
+    for i, own in enumerate(settings.own_tests):
+        path = f"health.ownTests[{i}]"
+        if own.name in names:
+            yield f"{path}.name", f"there is a test '{own.name}' already"
+        names.append(own.name)
+        for each in own.suites:
+            if each not in known:
+                yield f"{path}.suites", f"no suite '{each}'; there are {', '.join(known)}"
+        if not own.command[0].startswith("/"):
+            yield f"{path}.command[0]", f"'{own.command[0]}' is not a whole path"
+        if own.action is Action.NONE:
+            yield f"{path}.action", "a failure recommends at least Watch"
     for i, text in enumerate(settings.test_options):
         path, equals, _ = text.partition("=")
         if not equals or path not in options:

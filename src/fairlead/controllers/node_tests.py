@@ -13,9 +13,11 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from fairlead.api import names
 from fairlead.api.cluster.machine_result import MachineFinding
-from fairlead.api.cluster.node_suites import pair_suite, suite_of
+from fairlead.api.cluster.node_suites import OWN_TEST, pair_suite, suite_of
 from fairlead.api.cluster.node_test import NodeTest, NodeTestPhase, NodeTestSpec
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import merge_diff, to_wire
@@ -293,8 +295,12 @@ def pod_body(action: BeginTest, policy: HealthPolicy) -> dict[str, Any]:
     command = [*policy.test_command, "agent", "test", "--suite", test.spec.suite,
                "--result", "/dev/termination-log", "--directory", _SCRATCH]  # fmt: skip
     command += [word for each in test.spec.retests for word in ("--retest", each)]
+    own = (each for each in policy.own_tests if test.spec.suite in each.suites)
+    command += [word for each in own for word in (OWN_TEST, msgspec.json.encode(each).decode())]
     is_pair = test.spec.peer is not None
-    suite = pair_suite() if is_pair else suite_of(test.spec.suite, test.spec.retests)
+    suite = (
+        pair_suite() if is_pair else suite_of(test.spec.suite, test.spec.retests, policy.own_tests)
+    )
     assert suite is not None  # one of an unknown suite has ended
     known = (each for each in policy.test_options if each.partition(".")[0] in suite.tests)
     options = [word for each in known for word in ("--set", each)]

@@ -57,6 +57,35 @@ def read(tmp_path: Path, text: str) -> ControllerSettings:
     return load_settings(str(path))
 
 
+def test_an_administrators_tests_of_nodes_are_settings_and_each_mistake_has_its_place(
+    tmp_path: Path,
+) -> None:
+    text = """health:
+  ownTests:
+    - {name: site-ib, command: [/opt/ib, -q], suites: [quick], action: Reboot, late: Failed,
+       figures: [{name: gbps, unit: Gbit/s, better: higher}]}
+"""
+    (own,) = read(tmp_path, text).policies(JobsPolicy()).health.own_tests
+    assert (own.command, own.action.value, own.timeout_seconds) == (("/opt/ib", "-q"), "Reboot", 60)
+    assert own.kind_of("gbps").better.value == "higher"
+    bad = """health:
+  ownTests:
+    - {name: cpu, command: [ib], suites: [quik], action: None}
+    - {name: a, command: [/ib], suites: [quick]}
+    - {name: a, command: [/ib], suites: [quick]}
+"""
+    with pytest.raises(CliError) as raised:
+        read(tmp_path, bad)
+    found = [(p.where.rpartition("settings.yaml:")[2], p.field) for p in raised.value.problems]
+    assert found == [
+        ("3:8", "health.ownTests[0].name"),
+        ("3:29", "health.ownTests[0].command[0]"),
+        ("3:34", "health.ownTests[0].suites"),
+        ("3:50", "health.ownTests[0].action"),
+        ("5:8", "health.ownTests[2].name"),
+    ]
+
+
 def test_without_a_file_or_a_field_the_policies_keep_their_defaults(tmp_path: Path) -> None:
     assert load_settings("").policies(JobsPolicy()) == Policies()
     assert read(tmp_path, "# nothing\n").policies(JobsPolicy()) == Policies()

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.app.test_health import HealthWorld
@@ -20,7 +22,7 @@ from fairlead.api.cluster.machine_result import (
     encode_result,
 )
 from fairlead.api.cluster.node_report import Action
-from fairlead.api.cluster.node_suites import proofs_of, suite_of, suites
+from fairlead.api.cluster.node_suites import OWN_TEST, MachineTest, proofs_of, suite_of, suites
 from fairlead.api.cluster.node_test import NodeTest, NodeTestCause, NodeTestPhase
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Node, Pod
@@ -148,6 +150,36 @@ def test_new_nodes_are_tested_and_no_machine_is_bought_twice_meanwhile() -> None
             said = [each.action for each in await fleet.decisions()]
             assert said.count("Passed") == 3
             assert fleet.crashes() == []
+
+    run(main())
+
+
+def test_the_gate_has_the_administrators_tests_of_its_suite() -> None:
+    own = MachineTest(
+        "site-ib", "", Action.REBOOT, MachineOutcome.ERROR, 30.0, command=("/opt/ib", "-q"),
+        suites=("quick",),
+    )  # fmt: skip
+
+    async def main() -> None:
+        longer = msgspec.structs.replace(own, name="b", suites=("full",))
+        gate = replace(GATE, own_tests=(own, longer))
+        async with FleetWorld.running(GATED, health=gate) as fleet:
+            await fleet.pool()
+            await fleet.submit("one", gpus=8, count=1)
+            commands = set[tuple[str, ...]]()
+
+            async def tested() -> bool:
+                for pod in await pods_of_tests(fleet):
+                    commands.add(tuple(pod.spec.containers[0].command))
+                found = (await fleet.client.list(NODE_TESTS)).items
+                return any(each.status.outcome is MachineOutcome.PASSED for each in found)
+
+            await fleet.until(tested, 3600.0)
+            (test, *_) = (await fleet.client.list(NODE_TESTS)).items
+            assert [each.test for each in test.status.measured][-1] == "site-ib"
+            for command in commands:
+                (given,) = (b for a, b in pairwise(command) if a == OWN_TEST)
+                assert msgspec.json.decode(given, type=MachineTest) == own
 
     run(main())
 

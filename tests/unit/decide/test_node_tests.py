@@ -21,6 +21,7 @@ from fairlead.api.cluster.node_report import Action, NodeReport, NodeReportStatu
 from fairlead.api.cluster.node_suites import (
     Better,
     FigureKind,
+    MachineTest,
     machine_tests,
     proofs_of,
     suite_of,
@@ -138,6 +139,34 @@ def test_what_the_machine_found_itself_is_not_judged_better() -> None:
     assert (found.outcome, found.message) == (MachineOutcome.FAILED, "wrong")
     own = MachineFinding("mine", MachineOutcome.PASSED, figures=(Figure("speed", 1.0),))
     assert judged(SuiteResult("quick", (own,)), PeerFigures())[0] == own, "a test that nobody knows"
+
+
+def test_an_administrators_test_is_judged_beside_the_fleet_and_recommends_what_he_says() -> None:
+    kind = MachineTest(
+        "site-ib", "", Action.REBOOT, MachineOutcome.ERROR, 30.0,
+        figure=(FigureKind("gbps", "Gbit/s", Better.HIGHER),), command=("/opt/ib",),
+        suites=("quick",),
+    )  # fmt: skip
+
+    def of(value: float) -> MachineFinding:
+        figures = (Figure("gbps", value),)
+        return MachineFinding(
+            "site-ib", MachineOutcome.PASSED, figures=figures, action=Action.REPLACE
+        )
+
+    fleet = PeerFigures({f"n{i}": (of(100.0),) for i in range(8)})
+    (found,) = judged(SuiteResult("quick", (of(50.0),)), fleet, own=(kind,))
+    assert (found.outcome, found.action) == (MachineOutcome.FAILED, Action.REBOOT)
+    assert found.message == "gbps 50 is less than 90"
+    (unknown,) = judged(SuiteResult("quick", (of(50.0),)), fleet)
+    assert (unknown.outcome, unknown.action) == (MachineOutcome.PASSED, None), (
+        "what a machine recommends for itself does not count"
+    )
+    test = a_test(MachineOutcome.FAILED)
+    test = replace(test, status=replace(test.status, measured=(found,)))
+    fault = fault_of(node(), [test])
+    assert fault is not None
+    assert (fault.component, fault.action) == ("site-ib", Action.REBOOT)
 
 
 def test_nodes_are_alike_by_type_cpus_and_gpus() -> None:

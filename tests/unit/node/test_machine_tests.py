@@ -22,7 +22,15 @@ from fairlead.api.cluster.machine_result import (
     encode_result,
     worst_outcome,
 )
-from fairlead.api.cluster.node_suites import Better, MachineTest, Option, machine_tests, suites
+from fairlead.api.cluster.node_report import Action
+from fairlead.api.cluster.node_suites import (
+    Better,
+    MachineTest,
+    Option,
+    machine_tests,
+    suite_of,
+    suites,
+)
 from fairlead.node.host import ClockState, Host
 from fairlead.node.machine_tests import clock, cpu, disk, gpu_clocks, memory, mount, names, numa
 from fairlead.node.machine_tests.program import measured
@@ -376,6 +384,67 @@ def test_a_test_that_does_not_end_is_killed_with_all_it_started(slow: MachineTes
         "the suite's time was over"
     )
     assert run_test(hard, seconds_max=0).message == "the time of the suite is over"
+
+
+OWN = MachineTest(
+    "site-ib", "links of the site", Action.REPLACE, MachineOutcome.FAILED, 30.0,
+    command=("/bin/sh", "-c"), suites=("quick",),
+)  # fmt: skip
+
+
+def run_own(script: str) -> MachineFinding:
+    return run_test(msgspec.structs.replace(OWN, command=(*OWN.command, script)), seconds_max=60)
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "message"),
+    [
+        ("echo fine", MachineOutcome.PASSED, ""),
+        ("echo port 1 is down; exit 1", MachineOutcome.FAILED, "port 1 is down"),
+        ("exit 1", MachineOutcome.FAILED, "exit code 1"),
+        ("echo no tool; exit 2", MachineOutcome.ERROR, "no tool"),
+        ("""echo '{"outcome": "Skipped", "message": "none"}'""", MachineOutcome.SKIPPED, "none"),
+        ("""echo '{"outcome": "Passed"}'; exit 1""", MachineOutcome.FAILED, "exit code 1"),
+        ("""echo '{"outcome": "Failed", "message": "bad"}'""", MachineOutcome.FAILED, "bad"),
+        ("""echo '{"figures": 3}'""", MachineOutcome.ERROR, "its line of JSON cannot be read"),
+        ("kill -9 $$", MachineOutcome.ERROR, ""),
+    ],
+)
+def test_what_an_administrators_test_says_is_taken_as_of_his_checks_of_the_agent(
+    script: str, outcome: MachineOutcome, message: str
+) -> None:
+    found = run_own(script)
+    assert (found.test, found.outcome) == ("site-ib", outcome)
+    assert found.message.startswith(message)
+
+
+def test_an_administrators_test_has_figures_a_time_out_and_no_variables_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NCCL_DEBUG", "of a user")
+    found = run_own("""echo '{"figures": [{"name": "gbps", "value": 97'"$NCCL_DEBUG"'}]}'""")
+    assert found.figures == (Figure("gbps", 97.0),)
+    endless = msgspec.structs.replace(OWN, command=("/bin/sleep", "60"), timeout_seconds=0.3)
+    assert run_test(endless, seconds_max=60).outcome is MachineOutcome.FAILED
+    assert run_test(endless, seconds_max=0.1).outcome is MachineOutcome.ERROR
+    missing = msgspec.structs.replace(OWN, command=("/none/such",))
+    assert run_test(missing, seconds_max=60).outcome is MachineOutcome.ERROR
+
+
+def test_a_suite_has_the_administrators_tests_that_belong_to_it_and_their_time(
+    tmp_path: Path,
+) -> None:
+    own = (msgspec.structs.replace(OWN, command=("/bin/true",)),)
+    suite, plain = suite_of("quick", (), own), suites()["quick"]
+    assert suite is not None
+    assert suite.tests == (*plain.tests, "site-ib")
+    assert suite.seconds == plain.seconds + 30.0
+    assert suite_of("full", (), own) == suites()["full"], "it is not of this suite"
+    again = suite_of("quick", ("memory",), own)
+    assert again is not None
+    assert "site-ib" in {each.name for each in again.kinds()}
+    result = run_suite(suite, only=("site-ib",), lock=tmp_path / "lock")
+    assert [each.outcome for each in result.measured] == [MachineOutcome.PASSED]
 
 
 def test_a_test_of_a_newer_table_is_skipped(slow: MachineTest) -> None:

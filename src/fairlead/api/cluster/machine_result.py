@@ -11,7 +11,7 @@ from typing import Annotated
 
 import msgspec
 
-from fairlead.api.cluster.node_report import WHY_MAX
+from fairlead.api.cluster.node_report import WHY_MAX, Action
 from fairlead.api.meta import Wire
 from fairlead.api.values.bounds import doc
 from fairlead.api.values.outcomes import MachineOutcome
@@ -43,6 +43,9 @@ class MachineFinding(Wire, frozen=True):
     message: Annotated[str, doc("Why it did not pass.", maxLength=WHY_MAX)] = ""
     seconds: Annotated[float, doc("How long it took.")] = 0.0
     figures: Annotated[tuple[Figure, ...], doc("What was measured.", maxItems=FIGURES_MAX)] = ()
+    action: Annotated[
+        Action | None, doc("What a failure of an administrator's own test recommends.")
+    ] = None
 
 
 class PairMeasure(Wire, frozen=True):

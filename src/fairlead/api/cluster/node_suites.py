@@ -6,7 +6,7 @@ The programs read their options here, and the judge directions and floors of the
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache
 from importlib import resources
@@ -20,6 +20,8 @@ from fairlead.api.cluster.node_report import Action
 Option: TypeAlias = int | float | str | list[str]
 #: The check of faults that tests find; the component is the test.
 TESTED = "node-test"
+#: Of the program of test pods: a test of the administrator's, as JSON.
+OWN_TEST = "--own-test"
 _THOROUGH = "full"
 _TIMEOUT = "timeout_seconds"
 
@@ -41,7 +43,11 @@ class FigureKind(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MachineTest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A test: what it catches, what a failure recommends, what it measures."""
+    """A test: what it catches, what a failure recommends, what it measures.
+
+    An administrator's own one has a `command` in the place of a program of ours, and says itself in
+    which suites it is.
+    """
 
     name: str
     catches: str
@@ -51,6 +57,8 @@ class MachineTest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     options: dict[str, Option] = {}
     proves: tuple[str, ...] = ()
     figure: tuple[FigureKind, ...] = ()
+    command: tuple[str, ...] = ()
+    suites: tuple[str, ...] = ()
 
     def kind_of(self, figure: str) -> FigureKind:
         """Return what is known of a figure; of one that is not listed, that it is not judged."""
@@ -72,11 +80,14 @@ class Suite(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
     tests: tuple[str, ...]
     options: dict[str, dict[str, Option]] = {}
+    #: Tests of the administrator's among them.
+    own: tuple[MachineTest, ...] = ()
 
     def kinds(self) -> Iterator[MachineTest]:
         """Yield its tests, with its own options and time-outs."""
+        known = machine_tests(self.own)
         for name in self.tests:
-            kind = machine_tests()[name]
+            kind = known[name]
             own = dict(self.options.get(name, {}))
             seconds = own.pop(_TIMEOUT, kind.timeout_seconds)
             assert isinstance(seconds, int | float)
@@ -94,9 +105,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pair: Suite
 
 
-def machine_tests() -> Mapping[str, MachineTest]:
-    """Return every test by name."""
-    return {each.name: each for each in _file().test}
+def machine_tests(own: Iterable[MachineTest] = ()) -> Mapping[str, MachineTest]:
+    """Return every test by name, with the administrator's own ones."""
+    return {each.name: each for each in (*_file().test, *own)}
 
 
 def suites() -> Mapping[str, Suite]:
@@ -104,23 +115,31 @@ def suites() -> Mapping[str, Suite]:
     return {each.name: each for each in _file().suite}
 
 
-def suite_of(name: str, retests: Collection[str] = ()) -> Suite | None:
-    """Return a suite with tests for faults that a node had; None: there is no such suite.
+def suite_of(
+    name: str, retests: Collection[str] = (), own: Iterable[MachineTest] = ()
+) -> Suite | None:
+    """Return a suite with the administrator's tests that belong to it, and with tests for faults
+    that a node had; None: there is no such suite.
 
-    They run as the suite `full` has them where that is the longer one, also where the suite itself
-    has none of the name, and have their own time beyond it.
+    The latter run as the suite `full` has them where that is the longer one, also where the suite
+    itself has none of the name, and have their own time beyond it.
     """
     suite, thorough = suites().get(name), suites()[_THOROUGH]
+    if suite is not None and (mine := tuple(each for each in own if name in each.suites)):
+        suite = msgspec.structs.replace(
+            suite, own=mine, tests=(*suite.tests, *(each.name for each in mine)),
+            seconds=suite.seconds + sum(each.timeout_seconds for each in mine),
+        )  # fmt: skip
     if suite is None or not retests:
         return suite
     is_longer = suite.seconds < thorough.seconds
     source = thorough if is_longer else suite
     kinds = [each for each in source.kinds() if each.name in retests]
     more = tuple(each.name for each in kinds if each.name not in suite.tests)
-    own = {each.name: source.options.get(each.name, {}) for each in kinds}
+    options = {each.name: source.options.get(each.name, {}) for each in kinds}
     seconds = suite.seconds + sum(each.timeout_seconds for each in kinds if is_longer)
     return msgspec.structs.replace(
-        suite, seconds=seconds, tests=(*suite.tests, *more), options={**suite.options, **own}
+        suite, seconds=seconds, tests=(*suite.tests, *more), options={**suite.options, **options}
     )
 
 

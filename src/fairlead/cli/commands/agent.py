@@ -311,6 +311,8 @@ def clear(
 @click.option("--only", metavar="TEST", multiple=True, help="Only this test; may be repeated.")
 @click.option("--retest", "retests", metavar="TEST", multiple=True,
               help="Run this test as the suite full has it; may be repeated.")  # fmt: skip
+@click.option("--own-test", "own", metavar="JSON", multiple=True,
+              help="A test of your own, as health.ownTests gives it; may be repeated.")  # fmt: skip
 @click.option("--directory", metavar="DIR", default="",
               help="The disk test writes there; without it there is none.")  # fmt: skip
 @click.option("--set", "given", metavar="TEST.OPTION=VALUE", multiple=True,
@@ -324,6 +326,7 @@ def test(
     suite: str,
     only: tuple[str, ...],
     retests: tuple[str, ...],
+    own: tuple[str, ...],
     given: tuple[str, ...],
     directory: str,
     result: str,
@@ -336,10 +339,10 @@ def test(
     from fairlead.api.cluster.machine_result import MachineOutcome, encode_result, worst_outcome
     from fairlead.api.cluster.node_suites import machine_tests, suite_of, suites
     from fairlead.app.signals import exit_on_terminate
-    from fairlead.cli.formats.options_of_tests import options_of
+    from fairlead.cli.formats.options_of_tests import options_of, own_tests
     from fairlead.node.machine_tests.runner import LOCK, AlreadyRunning, UnknownTest, run_suite
 
-    chosen = suite_of(suite, retests)
+    chosen = suite_of(suite, retests, own_tests(own))
     if chosen is None:
         raise fail(Code.BAD_VALUE, f"--suite: there is no suite '{suite}'",
                    help=(f"there are {', '.join(suites())}",))  # fmt: skip

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fairlead.api.cluster.node_suites import Option, Suite
+import msgspec
+
+from fairlead.api.cluster.node_suites import MachineTest, Option, Suite
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
 
@@ -27,6 +29,14 @@ def options_of(suite: Suite, given: Iterable[str]) -> dict[str, dict[str, Option
         test, _, option = path.partition(".")
         out.setdefault(test, {})[option] = _typed(path, value, known[path])
     return out
+
+
+def own_tests(given: Iterable[str]) -> tuple[MachineTest, ...]:
+    """Return an administrator's own tests, each of JSON; CliError for one that is none."""
+    try:
+        return tuple(msgspec.json.decode(text, type=MachineTest) for text in given)
+    except (ValueError, RecursionError) as error:
+        raise fail(Code.BAD_VALUE, f"--own-test: {error}") from error
 
 
 def _typed(path: str, value: str, default: Option) -> Option:

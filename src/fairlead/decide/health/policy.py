@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
+from fairlead.api.cluster.node_suites import MachineTest
 from fairlead.decide.rails.ledger import Budgets
 from fairlead.decide.rails.sight import SightLimits
 
@@ -60,6 +61,8 @@ class HealthPolicy:
     test_command: tuple[str, ...] = ("fairlead",)
     #: TEST.OPTION=VALUE, for every suite.
     test_options: tuple[str, ...] = ()
+    #: The administrator's own tests, which the image of tests has.
+    own_tests: tuple[MachineTest, ...] = ()
     #: From the creation of a test to its end, with all attempts.
     test_deadline_seconds: int = 1800
     #: Where the pods of tests are, and their priority class; "": none.

@@ -163,7 +163,7 @@ def _fault(test: NodeTest) -> ReportedFault:
     if status.outcome is MachineOutcome.FAILED and worst is not None:
         component = worst.test
         kind = machine_tests().get(worst.test)
-        action = kind.action if kind is not None else action
+        action = worst.action or (kind.action if kind is not None else action)
     elif status.reason == SILENT:
         action = Action.REBOOT
     at = status.ended_at or ""
@@ -285,7 +285,7 @@ def next_step(
     with them. The devices of one that works are left to its work.
     """
     at, status = _Now(test, policy, now), test.status
-    suite = suite_of(test.spec.suite, test.spec.retests)
+    suite = suite_of(test.spec.suite, test.spec.retests, policy.own_tests)
     if suite is None:
         return at.ended(SPOKE, f"there is no suite '{test.spec.suite}'")
     if pod is not None and (not status.pod_uid or pod.metadata.uid != status.pod_uid):
@@ -326,12 +326,14 @@ def _result(
     """Judge what a pod has left."""
     test = at.test
     try:
-        result = _read(pod, test.spec)
+        result = _read(pod, test.spec, at.policy)
     except UnreadableResult as error:
         return at.again(NO_RESULT, str(error))
     shape = shape_of(node)
     alike = peers.get((shape, test.spec.suite), PeerFigures())
-    measured = judged(result, alike, but=node.metadata.name, apart=test.spec.retests)
+    measured = judged(
+        result, alike, but=node.metadata.name, apart=test.spec.retests, own=at.policy.own_tests
+    )
     outcome = worst_outcome(measured)
     worst = max(measured, key=lambda each: each.outcome.rank)
     if outcome is MachineOutcome.ERROR and at.now < at.deadline:
@@ -356,13 +358,14 @@ def left_result(pod: Pod) -> SuiteResult:
     return decode_result(ended.message)
 
 
-def _read(pod: Pod, spec: NodeTestSpec) -> SuiteResult:
+def _read(pod: Pod, spec: NodeTestSpec, policy: HealthPolicy) -> SuiteResult:
     """Return what the only container of a pod left; UnreadableResult.
 
     A result lacks no test of its suite, and has no other: what was not run has not passed.
     """
     result = left_result(pod)
-    found, suite = {each.test for each in result.measured}, suite_of(spec.suite, spec.retests)
+    found = {each.test for each in result.measured}
+    suite = suite_of(spec.suite, spec.retests, policy.own_tests)
     if suite is None or result.suite != suite.name or found != set(suite.tests):
         raise UnreadableResult(f"the result is not one of the suite {spec.suite}")
     return result

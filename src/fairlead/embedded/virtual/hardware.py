@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from itertools import pairwise
 
+import msgspec
 from msgspec.structs import replace
 
 from fairlead.api.cluster.machine_result import (
@@ -29,6 +30,7 @@ from fairlead.api.cluster.machine_result import (
     encode_result,
 )
 from fairlead.api.cluster.node_suites import (
+    OWN_TEST,
     Better,
     MachineTest,
     Suite,
@@ -71,10 +73,10 @@ class EndedTestPod:
     message: str
 
 
-def _retests(pod: Pod) -> tuple[str, ...]:
-    """Return the tests that the program of a test pod is asked for beyond its suite."""
+def _words(pod: Pod, flag: str) -> Iterator[str]:
+    """Yield what the command of a test pod has after a flag."""
     words = pod.spec.containers[0].command if pod.spec.containers else ()
-    return tuple(test for flag, test in pairwise(words) if flag == "--retest")
+    return (word for before, word in pairwise(words) if before == flag)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +106,8 @@ class Hardware:
 
     def answer(self, pod: Pod, node: str) -> EndedTestPod | None:
         """Return how a test pod on a node ends; None: it never does."""
-        suite = suite_of(pod.metadata.labels[NODE_TEST], _retests(pod))
+        own = (msgspec.json.decode(each, type=MachineTest) for each in _words(pod, OWN_TEST))
+        suite = suite_of(pod.metadata.labels[NODE_TEST], tuple(_words(pod, "--retest")), tuple(own))
         quality = self.quality(node)
         if quality is Quality.HANGING:
             return None

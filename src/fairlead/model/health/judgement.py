@@ -16,7 +16,13 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.cluster.machine_result import Figure, MachineFinding, MachineOutcome, SuiteResult
 from fairlead.api.cluster.node_report import ID_MAX, WHY_MAX
-from fairlead.api.cluster.node_suites import Better, FigureKind, device_floor, machine_tests
+from fairlead.api.cluster.node_suites import (
+    Better,
+    FigureKind,
+    MachineTest,
+    device_floor,
+    machine_tests,
+)
 from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.values.quantity import CPU, QuantityError, is_gpu, resources_to_base
@@ -82,23 +88,32 @@ def shape_of(node: Node) -> str:
 
 
 def judged(
-    result: SuiteResult, peers: PeerFigures, *, but: str = "", apart: Collection[str] = ()
-) -> tuple[MachineFinding, ...]:
+    result: SuiteResult, peers: PeerFigures, *, but: str = "", apart: Collection[str] = (),
+    own: Iterable[MachineTest] = (),
+) -> tuple[MachineFinding, ...]:  # fmt: skip
     """Return what was measured, with the limit of each figure; what misses one has Failed.
 
     What the peer `but` measured does not count: it is the machine itself. Tests that are `apart`
-    ran with other options than those of the peers.
+    ran with other options than those of the peers. What a machine says that should be done about
+    it does not count; of the administrator's `own` tests it is as he says.
     """
+    kinds = machine_tests(own)
     return tuple(
-        _judged(each, result.devices, PeerFigures() if each.test in apart else peers, but=but)
+        _judged(
+            replace(each, action=None),
+            kinds.get(each.test),
+            result.devices,
+            PeerFigures() if each.test in apart else peers,
+            but=but,
+        )
         for each in result.measured
     )
 
 
 def _judged(
-    measured: MachineFinding, devices: Sequence[str], peers: PeerFigures, *, but: str
-) -> MachineFinding:
-    kind = machine_tests().get(measured.test)
+    measured: MachineFinding, kind: MachineTest | None, devices: Sequence[str],
+    peers: PeerFigures, *, but: str,
+) -> MachineFinding:  # fmt: skip
     if kind is None:
         return measured
     figures, misses = list[Figure](), list[str]()
@@ -114,7 +129,10 @@ def _judged(
     outcome, message = measured.outcome, measured.message
     if misses and outcome is MachineOutcome.PASSED:
         outcome, message = MachineOutcome.FAILED, "; ".join(misses)[:WHY_MAX]
-    return replace(measured, outcome=outcome, message=message, figures=tuple(figures))
+    return replace(
+        measured, outcome=outcome, message=message, figures=tuple(figures),
+        action=kind.action if kind.command else None,
+    )  # fmt: skip
 
 
 def comparable(test: NodeTest) -> tuple[MachineFinding, ...]:

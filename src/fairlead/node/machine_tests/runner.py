@@ -17,7 +17,13 @@ from time import perf_counter
 
 import msgspec
 
-from fairlead.api.cluster.machine_result import MachineFinding, MachineOutcome, SuiteResult
+from fairlead.api.cluster.machine_result import (
+    FIGURES_MAX,
+    Figure,
+    MachineFinding,
+    MachineOutcome,
+    SuiteResult,
+)
 from fairlead.api.cluster.node_report import WHY_MAX
 from fairlead.api.cluster.node_suites import MachineTest, Option, Suite
 from fairlead.node import program_run
@@ -28,6 +34,14 @@ from fairlead.node.machine_tests.programs import PROGRAMS
 _DEVICES = Path("/usr/bin/nvidia-smi")
 _DEVICE_SECONDS = 30.0
 LOCK = Path(tempfile.gettempdir()) / "fairlead-machine-tests.lock"
+
+
+class OwnFinding(msgspec.Struct, frozen=True):
+    """What a test of the administrator's may say as JSON; other keys are ignored."""
+
+    message: str = ""
+    figures: tuple[Figure, ...] = ()
+    outcome: MachineOutcome | None = None
 
 
 class AlreadyRunning(Exception):
@@ -77,6 +91,8 @@ def run_test(test: MachineTest, *, seconds_max: float) -> MachineFinding:
     """Run one test to its end; at most `seconds_max`, after which it is an Error."""
     if seconds_max <= 0:
         return MachineFinding(test.name, MachineOutcome.ERROR, "the time of the suite is over")
+    if test.command:
+        return run_own(test, seconds_max=seconds_max)
     if test.name not in PROGRAMS:
         return MachineFinding(test.name, MachineOutcome.SKIPPED, "this version has no such test")
     options = msgspec.json.encode(test.options).decode()
@@ -85,14 +101,55 @@ def run_test(test: MachineTest, *, seconds_max: float) -> MachineFinding:
     ended = program_run.run(Path(sys.executable), limit, *arguments, inherit=INHERITED)
     seconds = round(perf_counter() - started, 3)
     if ended.is_late:
-        outcome = test.late if limit == test.timeout_seconds else MachineOutcome.ERROR
-        return MachineFinding(test.name, outcome, ended.why[:WHY_MAX], seconds)
+        return _late(test, ended, seconds, limit)
     try:
         said = msgspec.json.decode(ended.line, type=MachineFinding)
     except ValueError:
         why = ended.why or f"exit code {ended.code} without a result"
         return MachineFinding(test.name, MachineOutcome.ERROR, why[:WHY_MAX], seconds)
     return said
+
+
+def run_own(test: MachineTest, *, seconds_max: float) -> MachineFinding:
+    """Run a test of the administrator's: exit code 0 has passed, 1 has failed, and anything else
+    says nothing of the machine.
+
+    The first line of the output says why; one that is a JSON object has `message`, `figures`, and
+    with exit code 0 perhaps another `outcome`.
+    """
+    started, limit = perf_counter(), min(test.timeout_seconds, seconds_max)
+    path = Path(test.command[0])
+    ended = program_run.run(path, limit, *test.command[1:], inherit=INHERITED)
+    seconds = round(perf_counter() - started, 3)
+    if ended.is_late:
+        return _late(test, ended, seconds, limit)
+    outcome = _outcome(ended.code)
+    said = OwnFinding(message=ended.line)
+    if ended.line.startswith("{"):
+        try:
+            said = msgspec.json.decode(ended.line, type=OwnFinding)
+        except (ValueError, RecursionError) as error:
+            why = f"its line of JSON cannot be read: {error}"
+            return MachineFinding(test.name, MachineOutcome.ERROR, why[:WHY_MAX], seconds)
+    if said.outcome is not None and outcome is MachineOutcome.PASSED:
+        outcome = said.outcome
+    passed = outcome is MachineOutcome.PASSED
+    why = "" if passed else said.message or ended.why or f"exit code {ended.code}"
+    return MachineFinding(test.name, outcome, why[:WHY_MAX], seconds, said.figures[:FIGURES_MAX])
+
+
+def _outcome(code: int | None) -> MachineOutcome:
+    """Return what an exit code says, as it does of an administrator's checks of the agent."""
+    if code == 0:
+        return MachineOutcome.PASSED
+    return MachineOutcome.FAILED if code == 1 else MachineOutcome.ERROR
+
+
+def _late(
+    test: MachineTest, ended: program_run.ProgramOutcome, seconds: float, limit: float
+) -> MachineFinding:
+    outcome = test.late if limit == test.timeout_seconds else MachineOutcome.ERROR
+    return MachineFinding(test.name, outcome, ended.why[:WHY_MAX], seconds)
 
 
 @contextmanager
