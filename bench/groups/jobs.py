@@ -1,7 +1,9 @@
 """The jobs controller: what others' jobs add to a cycle, and what starting a big gang costs.
 
 Making a pod is set against a copy of its finished body, and a gang's start against the creation of
-the same pods from finished bodies by the same client.
+the same pods from finished bodies by the same client. All are CPU time of the process, with the
+garbage collector as `fairlead up` has it: by the wall, beside other load and with collections of a
+process that has made 10,000 jobs, the same start was 1.7 to 4.9 times the creates.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from bench.harness import Report, slowness
+from bench.harness import Report, cpu_slowness
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS
 from fairlead.api.schema import crd
+from fairlead.app.embedded_process import settle_garbage_collector
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
@@ -44,7 +47,7 @@ from fairlead.testing.fake_client import FakeClient
 FEW, MANY = 10, 10_000
 CYCLES = 500
 MEMBERS = 1_000
-STARTS = 3
+STARTS = 5
 WRITERS = 64
 
 TEMPLATE: dict[str, Any] = {
@@ -68,16 +71,17 @@ TEMPLATE: dict[str, Any] = {
 
 def run(report: Report) -> None:
     """Measure."""
-    few, many = asyncio.run(_cycles())
-    report.add("jobs.cycle_of_10000_over_10", many / few, "x")
-    report.add("jobs.cycle", many * 1e6 / slowness(), "us")
+    settle_garbage_collector()
     body, bare_body = asyncio.run(_bodies())
     report.add("jobs.pod_body_ratio", body / bare_body, "x bare")
-    report.add("jobs.pod_body", body * 1e6 / slowness(), "us/pod")
+    report.add("jobs.pod_body", body * 1e6 / cpu_slowness(), "us CPU/pod")
     starts = [asyncio.run(_start()) for _ in range(STARTS)]
-    report.add("jobs.start_ratio", statistics.median(ours / raw for ours, raw in starts), "x bare")
-    start = statistics.median(ours for ours, _ in starts)
-    report.add("jobs.start_of_1000", start / slowness(), "s")
+    start = min(ours for ours, _ in starts)
+    report.add("jobs.start_ratio", start / min(raw for _, raw in starts), "x bare")
+    report.add("jobs.start_of_1000", start / cpu_slowness(), "s CPU")
+    few, many = asyncio.run(_cycles())
+    report.add("jobs.cycle_of_10000_over_10", many / few, "x")
+    report.add("jobs.cycle", many * 1e6 / cpu_slowness(), "us CPU")
 
 
 def _body(name: str, count: int) -> dict[str, Any]:
@@ -106,15 +110,15 @@ def _controller(client: Client, clock: LoopClock) -> JobsController:
 
 
 async def _cycles() -> tuple[float, float]:
-    """Return the seconds of a decision on one job among FEW, and among MANY, measured in turns."""
+    """Return the CPU seconds of a decision on one job among FEW, and MANY, measured in turns."""
     few, many = await _waiting(FEW), await _waiting(MANY)
     taken: tuple[list[float], list[float]] = ([], [])
     for _ in range(CYCLES):
         for controller, seconds in zip((few, many), taken, strict=True):
             controller.changed(("default", "wait-00005"))
-            start = time.perf_counter()
+            start = time.process_time()
             decision = controller.decide(EPOCH)
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
             assert len(decision.actions) > 0
     return statistics.median(taken[0]), statistics.median(taken[1])
 
@@ -143,7 +147,7 @@ async def _waiting(count: int) -> JobsController:
 
 
 async def _bodies() -> tuple[float, float]:
-    """Return the seconds of making one pod's body in a gang of MEMBERS, and of copying it."""
+    """Return the CPU seconds of making one pod's body in a gang of MEMBERS, and of copying it."""
     client = FakeClient()
     job = await client.create(JOBS, _body("train", MEMBERS), namespace="default")
     placement = make_placement([f"node-{i:04d}" for i in range(MEMBERS)])
@@ -151,19 +155,19 @@ async def _bodies() -> tuple[float, float]:
     copied: list[float] = []
     for _ in range(5):
         bodies = PodRenderer(StoredTemplates(client))
-        start = time.perf_counter()
+        start = time.process_time()
         factory = PodFactory(job, JobsPolicy(), resume_step=None)
         made = [await bodies.body(job, factory.make(seat)) for seat in seats(job, placement)]
-        taken.append((time.perf_counter() - start) / MEMBERS)
-        start = time.perf_counter()
+        taken.append((time.process_time() - start) / MEMBERS)
+        start = time.process_time()
         for body in made:
             copy.deepcopy(body)
-        copied.append((time.perf_counter() - start) / MEMBERS)
+        copied.append((time.process_time() - start) / MEMBERS)
     return statistics.median(taken), statistics.median(copied)
 
 
 async def _start() -> tuple[float, float]:
-    """Return the seconds from the placement of a gang to its last pod, and of raw creates."""
+    """Return the CPU seconds from the placement of a gang to its last pod, and of raw creates."""
     clock, rng = LoopClock(EPOCH), random.Random(1)
     service = ApiService(
         Store.open(None),
@@ -201,7 +205,7 @@ async def _job(client: Client) -> Job:
 
 
 async def _create_raw(client: Client) -> float:
-    """Return the seconds of creating pods with the bodies of the gang's, as a watcher sees it."""
+    """Return the CPU seconds of creating pods with the bodies of the gang's, seen by a watcher."""
     listed = await client.list(PODS)
     bodies = [to_wire(pod) for pod in listed.items]
     for body in bodies:
@@ -211,7 +215,7 @@ async def _create_raw(client: Client) -> float:
         body["metadata"]["name"] = f"raw-{metadata['name']}"
         del body["status"]
     watch = client.watch(PODS, resource_version=listed.resource_version)
-    start = time.perf_counter()
+    start = time.process_time()
 
     async def create(first: int) -> None:
         for body in bodies[first::WRITERS]:
@@ -221,7 +225,7 @@ async def _create_raw(client: Client) -> float:
         for first in range(WRITERS):
             group.create_task(create(first))
         await _see_all(watch, len(bodies))
-    return time.perf_counter() - start
+    return time.process_time() - start
 
 
 async def _see_all(watch: AsyncIterator[WatchEvent[Pod]], count: int) -> None:
@@ -236,9 +240,9 @@ async def _see_all(watch: AsyncIterator[WatchEvent[Pod]], count: int) -> None:
 async def _place(client: Client, nodes: Sequence[str]) -> float:
     listed = await client.list(PODS)
     watch = client.watch(PODS, resource_version=listed.resource_version)
-    start = time.perf_counter()
+    start = time.process_time()
     roles = [{"role": "worker", "nodes": list(nodes)}]
     patch = {"status": {"placement": {"attempt": 1, "roles": roles}}}
     await client.patch(JOBS, "train", patch, namespace="default", subresource="status")
     await _see_all(watch, len(nodes))
-    return time.perf_counter() - start
+    return time.process_time() - start

@@ -71,11 +71,15 @@ class JobParts:
         return not (self.pods.attempts or others)
 
 
+#: Of a job without any; never added to.
+_NO_PARTS = JobParts()
+
+
 @dataclass(slots=True)
 class _PlacedNodes:
     """The nodes that a job's placement names, with how many members each holds."""
 
-    nodes: Mapping[str, int] = field(default_factory=lambda: _NO_NODES)
+    nodes: Mapping[str, int]
     #: False until it was checked whether they all exist.
     is_checked: bool = False
 
@@ -158,21 +162,14 @@ class JobIndex:
         `late_until` 0: no creation of ours is unanswered; those of an earlier controller may be.
         """
         key, uid = job.metadata.key, job.metadata.uid
-        parts = self._parts.get((key, uid)) or JobParts()
-        placed = self._placed.get(key) or _PlacedNodes()
-        if not placed.is_checked:
+        parts = self._parts.get((key, uid)) or _NO_PARTS
+        placed = self._placed.get(key)
+        if placed is not None and not placed.is_checked:
             for node in placed.nodes:
                 if node not in self._health:
                     self._by_node.note_gone(node, now)
             placed.is_checked = True
-        dependencies: dict[str, DependencyState] = {}
-        for namespace, name in waits_for(job):
-            dependencies[name] = dependency_state(self._cluster.jobs.get(namespace, name))
-        if not job.status.attempt:
-            for after in job.spec.after:
-                if after.elements:
-                    state = self._elements.dependency(key[0], after)
-                    dependencies[after.job] = state
+        nodes = placed.nodes if placed is not None else _NO_NODES
         return JobView(
             job=job,
             policy=policy,
@@ -181,12 +178,10 @@ class JobIndex:
             config_maps=parts.config_maps,
             services=parts.services,
             pod_groups=parts.pod_groups,
-            dependencies=dependencies,
+            dependencies=self._dependencies(job) if job.spec.after else {},
             cycle=find_cycle(job, lambda other: self._cluster.jobs.get(*other)),
             element=self._elements.state(job),
-            node_troubles=outages(
-                self._health, self._by_node.gone_since, placed.nodes, parts.pods.nodes
-            ),
+            node_troubles=outages(self._health, self._by_node.gone_since, nodes, parts.pods.nodes),
             bindings=self._bindings,
             served=self._world.state.devices.resources,
             spares=self._spares,
@@ -200,6 +195,17 @@ class JobIndex:
             counts_written_at=counts_written_at,
             late_until=late_until or self._inherited_until(job, policy, now),
         )
+
+    def _dependencies(self, job: Job) -> dict[str, DependencyState]:
+        """Return the state of each job that a job waits for."""
+        found: dict[str, DependencyState] = {}
+        for namespace, name in waits_for(job):
+            found[name] = dependency_state(self._cluster.jobs.get(namespace, name))
+        if not job.status.attempt:
+            for after in job.spec.after:
+                if after.elements:
+                    found[after.job] = self._elements.dependency(job.metadata.namespace, after)
+        return found
 
     def _inherited_until(self, job: Job, policy: JobsPolicy, now: float) -> float:
         """Return until when a pod may come that an earlier controller asked for; 0: none may.

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import compress
+from operator import is_not
 from typing import Any
 
 import msgspec
@@ -18,8 +20,8 @@ from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
-from fairlead.api.kubernetes.core import Container, EnvVar, Pod, PodSpec
-from fairlead.api.meta import to_wire
+from fairlead.api.kubernetes.core import Container, Pod, PodSpec
+from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.overlay import overlay
 from fairlead.controllers.stored_templates import KeptByUid, Stored, StoredTemplates
 from fairlead.decide.jobs.preflight import SECURITY
@@ -43,10 +45,12 @@ class _Model:
 
 @dataclass(slots=True)
 class _First:
-    """The first pod of a role in an attempt, and what became of its spec."""
+    """The first pod of a role in an attempt, and what became of it. `node` is as `pinned_node`."""
 
-    spec: PodSpec
-    whole: Obj
+    pod: Pod
+    metadata: Obj
+    spec: Obj
+    node: str
 
 
 @dataclass(slots=True)
@@ -82,8 +86,6 @@ class PodRenderer:
     async def body(self, job: Job, pod: Pod) -> Obj:
         """Return the pod, decided on `job`, with all that the template of its role holds.
 
-        Fields that belong to this pod alone are left typed, for the client to encode.
-
         Conflict when the stored job is another one, or has another generation than `job`: the pod
         was decided on a template that may not be the stored one. NotFound when the job is gone.
         """
@@ -118,12 +120,25 @@ def _body(templates: _Templates, attempt: int, pod: Pod) -> Obj:
         templates.attempt, templates.first = attempt, {}
     role = pod.metadata.labels[names.ROLE]
     first = templates.first.get(role)
-    spec = _as_first(pod.spec, first) if first is not None else None
-    if spec is None:
-        model = templates.roles[role]
-        spec = _secured(overlay(to_wire(pod.spec), model.base, model.raw))
-        templates.first[role] = _First(pod.spec, spec)
-    return {"metadata": pod.metadata, "spec": spec}
+    if first is not None:
+        spec = _as_first(pod.spec, first)
+        if spec is not None:
+            return {"metadata": _metadata_as_first(pod.metadata, first), "spec": spec}
+    model = templates.roles[role]
+    spec = _secured(overlay(to_wire(pod.spec), model.base, model.raw))
+    metadata: Obj = to_wire(pod.metadata)
+    templates.first[role] = _First(pod, metadata, spec, pinned_node(pod.spec))
+    return {"metadata": metadata, "spec": spec}
+
+
+def _metadata_as_first(metadata: ObjectMeta, first: _First) -> Obj:
+    """Return plain metadata, which share with the first pod's what is equal."""
+    old = first.pod.metadata
+    if not metadata.labels or replace(metadata, name=old.name, labels=old.labels) != old:
+        return to_wire(metadata)
+    out = first.metadata.copy()
+    out["name"], out["labels"] = metadata.name, metadata.labels
+    return out
 
 
 def _secured(spec: Obj) -> Obj:
@@ -145,8 +160,8 @@ def _as_first(spec: PodSpec, first: _First) -> Obj | None:
 
     Everything else is shared with the first pod's, so no one may write into it.
     """
-    old, whole = first.spec, first.whole
-    here, there = pinned_node(old), pinned_node(spec)
+    old, whole = first.pod.spec, first.spec
+    here, there = first.node, pinned_node(spec)
     if bool(old.node_name) != bool(spec.node_name) or bool(here) != bool(there):
         return None
     is_pinned = bool(here) and not spec.node_name
@@ -163,7 +178,7 @@ def _as_first(spec: PodSpec, first: _First) -> Obj | None:
     )
     if same != old or bool(spec.hostname) != bool(old.hostname):
         return None
-    out: Obj = dict(whole)
+    out = whole.copy()
     if is_pinned:
         out["affinity"] = _repinned(whole["affinity"], here, there)
     elif spec.node_name:
@@ -207,11 +222,13 @@ def _container_as_first(new: Container, old: Container, whole: Obj) -> Obj | Non
     """Return the overlaid container where only values of variables differ, else None."""
     if len(new.env) != len(old.env) or replace(new, env=old.env) != old:
         return None
-    if not new.env:
+    if not new.env or new.env is old.env:
         return whole
-    env: list[Obj] = whole["env"]
-    variables: list[Obj | EnvVar] = [
-        theirs if a is b or a == b else a
-        for a, b, theirs in zip(new.env, old.env, env, strict=True)
-    ]
-    return {**whole, "env": variables}
+    env: list[Obj] = list(whole["env"])
+    for i in compress(range(len(env)), map(is_not, new.env, old.env)):
+        variable = new.env[i]
+        is_text = variable.value and variable.value_from is None
+        env[i] = {"name": variable.name, "value": variable.value} if is_text else to_wire(variable)
+    out = whole.copy()
+    out["env"] = env
+    return out

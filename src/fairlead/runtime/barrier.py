@@ -78,12 +78,15 @@ class Barrier:
 
     def __init__(self, mirrors: Sequence[Mirror[Any]], *, timeout_seconds: float) -> None:
         self._expected = [_Expected(mirror) for mirror in mirrors]
+        self._by_name: dict[str, list[_Expected]] = {}
+        for expected in self._expected:
+            self._by_name.setdefault(expected.mirror.resource.name, []).append(expected)
         self._timeout_seconds = timeout_seconds
         self.relist_count = 0
 
     def expect(self, written: Written) -> None:
         """Let the next `wait` wait for this write, where a mirror covers it."""
-        for expected in self._expected:
+        for expected in self._by_name.get(written.resource.name, ()):
             if expected.mirror.resource != written.resource:
                 continue
             if written.deleted_uid:

@@ -12,15 +12,15 @@ def is_simulated(job: Job) -> bool:
 
     That node is tainted, so that nothing runs there that does not ask for it.
     """
-    return all(not _may_be_local(role.template) for role in job.spec.roles)
+    return not any(map(_may_be_local, [role.template for role in job.spec.roles]))
 
 
 def _may_be_local(template: PodTemplate) -> bool:
     spec = template.spec
     if spec.node_selector.get(names.NODE_TYPE, "local") != "local":
         return False
-    return any(
-        toleration.key == names.TAINT_LOCAL
-        or (not toleration.key and toleration.operator == "Exists")
-        for toleration in spec.tolerations
-    )
+    for toleration in spec.tolerations:
+        is_of_all = not toleration.key and toleration.operator == "Exists"
+        if is_of_all or toleration.key == names.TAINT_LOCAL:
+            return True
+    return False

@@ -10,6 +10,7 @@ and the defaults of kubernetes `pkg/apis/core/v1/defaults.go` (docs/design/pod-a
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 from msgspec.structs import force_setattr
@@ -38,6 +39,8 @@ class Number(Protocol):
         """Return True when it is less."""
         ...
 
+
+AMOUNTS_CACHED_MAX = 4096
 
 T = TypeVar("T", bound=Number)
 #: Reads quantities; the text is their path below the pod's spec.
@@ -121,7 +124,19 @@ def requests_of(spec: PodSpec, read: Read[T], pod: Pod | None = None) -> dict[st
 
 def member_amounts(spec: PodSpec) -> dict[str, int]:
     """Return what a pod of a template requests, in base units, sorted; QuantityError."""
-    return _not_zero(requests_of(spec, _in_base_units))
+    is_plain = len(spec.containers) == 1 and spec.resources is None
+    if not is_plain or spec.init_containers or spec.overhead:
+        return _not_zero(requests_of(spec, _in_base_units))
+    asked = spec.containers[0].resources
+    return dict(_container_amounts(tuple(asked.limits.items()), tuple(asked.requests.items())))
+
+
+@lru_cache(maxsize=AMOUNTS_CACHED_MAX)  # thousands of jobs ask for the same few
+def _container_amounts(
+    limits: tuple[tuple[str, Amount], ...], requests: tuple[tuple[str, Amount], ...]
+) -> dict[str, int]:
+    asked = _in_base_units(dict(limits), "")
+    return _not_zero(asked | _in_base_units(dict(requests), ""))
 
 
 def pod_amounts(pod: Pod) -> dict[str, int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+import msgspec
 
 from fairlead.api.jobs.job import Job, Role
 from fairlead.api.jobs.placement import Placement
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(msgspec.Struct, frozen=True, gc=False):
     """One member's place in the gang."""
 
     role: Role

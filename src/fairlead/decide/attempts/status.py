@@ -80,8 +80,8 @@ class StatusDraft(msgspec.Struct, frozen=True):
     def admitted(self, attempt: int) -> Self:
         """Let the job queue for the place of this attempt."""
         draft = self.condition(names.ADMITTED, "True", names.ADMITTED)
-        counts = MemberCounts(self.job.member_count)
-        return draft.set(attempt=attempt, restart_at=None, members=counts).state(JobState.WAITING)
+        counts, state = MemberCounts(self.job.member_count), JobState.WAITING.value
+        return draft.set(attempt=attempt, restart_at=None, members=counts, state=state)
 
     def not_admitted(self, reason: Reason | EndReason, message: str) -> Self:
         """Give up the claim to a place: the scheduler releases the one that there is."""

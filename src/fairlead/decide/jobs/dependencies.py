@@ -32,9 +32,9 @@ def find_cycle(job: Job, find: Callable[[ObjectKey], Job | None]) -> tuple[str, 
     """Return the names along a ring in which a job waits for itself, it first and last; () where it
     does not. `find` returns a job by its key.
     """
-    start = job.metadata.key
-    if not links_of(job):
+    if not job.spec.after or not links_of(job):
         return ()
+    start = job.metadata.key
     path, seen = [start], {start}
     rest = [iter(links_of(job))]
     while rest:

@@ -97,6 +97,8 @@ def cycle_verdicts(cycle: Sequence[str]) -> Iterator[Verdict]:
 
 def changes_at(job: Job, now: float) -> float | None:
     """Return when time alone changes what the gate says of a job; None: never."""
+    if job.spec.not_before is None and job.spec.deadline is None:
+        return None
     first = parse_time(job.spec.not_before) if job.spec.not_before else None
     return earliest(*(at for at in (first, _latest_start(job)) if at is not None and at > now))
 

@@ -74,9 +74,8 @@ def decide_job(view: JobView) -> Decision[Action]:
     if phase is Phase.FINISHED:
         return _finished(view)
     if record is None:
-        decision = _waiting(view, phase)
-        wake_at = earliest(decision.wake_at, changes_at(job, view.now))
-        return replace(decision, wake_at=wake_at) if wake_at != decision.wake_at else decision
+        decision, at = _waiting(view, phase), changes_at(job, view.now)
+        return decision if at is None else replace(decision, wake_at=earliest(decision.wake_at, at))
     if phase in OPEN:
         return open_attempt.decide_open_attempt(view, record)
     return _after_attempt(view, record)
@@ -139,9 +138,9 @@ def _refuse(draft: StatusDraft, verdict: Verdict) -> Decision[Action]:
 
 def _admit(draft: StatusDraft, attempt: int) -> tuple[Action, ...]:
     """Let the job queue for a place for this attempt."""
-    status, members = draft.status, plural(draft.job.member_count, "member")
-    draft = draft.admitted(attempt)
+    status, draft = draft.status, draft.admitted(attempt)
     if status.state == JobState.HELD.value:
+        members = plural(draft.job.member_count, "member")
         text = f"Released; waits for a place for {members} as attempt {attempt}"
         return draft.write(PendingEvent(EventReason.RELEASED, text + _from_step(status)))
     before = find_condition(status.conditions, names.ADMITTED)
@@ -152,7 +151,7 @@ def _admit(draft: StatusDraft, attempt: int) -> tuple[Action, ...]:
     if is_again or before.reason in (Reason.PREEMPTED.value, EndReason.REQUEUED.value):
         text = f"Queues again, for attempt {attempt}{_from_step(status)}"
         return draft.write(PendingEvent(EventReason.ADMITTED, text))
-    text = f"Admitted to the queue with {members}"
+    text = f"Admitted to the queue with {plural(draft.job.member_count, 'member')}"
     return draft.write(PendingEvent(EventReason.ADMITTED, text))
 
 

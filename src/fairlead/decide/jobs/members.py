@@ -131,7 +131,7 @@ class PodFactory:
         if own := own_volumes(self._job, seat.role, seat.index):
             given = replace(given, volumes=(*given.volumes, *own))
         spec = replace(
-            given if self._group else self._bound(given, seat.node, binding),
+            given if self._group else _bound(shared, given, seat.node, binding),
             containers=containers,
             init_containers=inits,
             hostname=hostname,
@@ -185,19 +185,25 @@ class PodFactory:
             ),
             name_prefix=member_name(job, self._attempt, role.name, 0)[:-1],
             subdomain=subdomain,
+            has_binder=self._has_binder(role, spec),
         )
 
-    def _bound(self, spec: PodSpec, node: str, binding: Binding) -> PodSpec:
-        """Return the spec of a member on a node. Where there is another scheduler, members with
-        claims are pinned on all nodes: it has volumes made for them and waits until they are bound,
-        and it allocates devices, also for resources of containers that these serve.
+    def _has_binder(self, role: Role, spec: PodSpec) -> bool:
+        """True when members are pinned on all nodes: where there is another scheduler, those with
+        claims. It has volumes made for them and waits until they are bound, and it allocates
+        devices, also for resources of containers that these serve.
         """
-        claims = spec.resource_claims or claims_of_pod(spec)
-        has_claims = bool(claims or served_asks(spec, self._served))
-        has_binder = self._policy.binding is not None and has_claims
-        if binding is Binding.DIRECT and not has_binder:
-            return replace(spec, node_name=node)
-        return _pinned(spec, node)
+        if self._policy.binding is None:
+            return False
+        claims = spec.resource_claims or claims_of_pod(spec) or role.volume_claim_templates
+        return bool(claims or served_asks(spec, self._served))
+
+
+def _bound(shared: _Shared, spec: PodSpec, node: str, binding: Binding) -> PodSpec:
+    """Return the spec of a member on a node."""
+    if binding is Binding.DIRECT and not shared.has_binder:
+        return replace(spec, node_name=node)
+    return _pinned(spec, node)
 
 
 def _pinned(spec: PodSpec, node: str) -> PodSpec:
@@ -217,6 +223,7 @@ class _Shared:
     init_containers: tuple[tuple[Container, tuple[EnvVar, ...]], ...]
     name_prefix: str
     subdomain: str
+    has_binder: bool
 
 
 #: Names of the variables that differ between members.

@@ -18,6 +18,8 @@ from fairlead.decide.jobs.owned import owned_labels, owner_reference
 
 def own_volumes(job: Job, role: Role, index: int) -> tuple[Volume, ...]:
     """Return the volumes that a member has of its own."""
+    if not role.volume_claim_templates:  # as nearly always, and asked for each member
+        return ()
     return tuple([
         Volume(name, persistent_volume_claim=ClaimVolumeSource(
             own_claim_name(name, job.metadata.name, role.name, index)))
@@ -29,6 +31,8 @@ def own_claims(job: Job, pod: Pod) -> list[dict[str, Any]]:
     """Return the claims that have to be there before a member's pod: they are the job's, so they
     are collected with it.
     """
+    if not any(role.volume_claim_templates for role in job.spec.roles):
+        return []
     labels = pod.metadata.labels
     role = next(each for each in job.spec.roles if each.name == labels[names.ROLE])
     index = int(labels[names.INDEX])

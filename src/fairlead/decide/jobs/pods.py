@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
+
+import msgspec
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Progress, owner_reference_of
@@ -36,8 +38,8 @@ START_ERRORS = frozenset(
 )
 
 
-class MemberPhase(Enum):
-    """The phase of a member's pod."""
+class MemberPhase(StrEnum):
+    """The phase of a member's pod. A text, since it is hashed at each event of a pod."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -54,8 +56,7 @@ _PHASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class MemberPod:
+class MemberPod(msgspec.Struct, frozen=True, gc=False):
     """One pod of a job, with what decisions ask of it."""
 
     pod: Pod

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -52,6 +52,7 @@ class _AroundSpec(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
 
 _HEAD = msgspec.json.Decoder(_Head)
+_METADATA = msgspec.json.Decoder(OnlyMetadata)
 _AROUND_SPEC = msgspec.json.Decoder(_AroundSpec)
 _THREE_PARTS = {"metadata", "spec", "status"}
 KINDS_CACHED_MAX = 1024
@@ -96,6 +97,8 @@ class Record(msgspec.Struct, gc=False, eq=False):
         place there, and of a past version nothing is.
         """
         if issubclass(type_, OnlyMetadata):
+            if type_ is OnlyMetadata and self._typed is not None:
+                return cast("T", OnlyMetadata(self.metadata()))
             return msgspec.json.decode(self.data, type=type_)
         value = self._typed
         if type(value) is not type_:
@@ -103,6 +106,11 @@ class Record(msgspec.Struct, gc=False, eq=False):
             if not self._is_past:
                 self._typed = value
         return value
+
+    def metadata(self) -> ObjectMeta:
+        """Return the metadata, from the read model where that is there."""
+        known = getattr(self._typed, "metadata", None)
+        return known if type(known) is ObjectMeta else _METADATA.decode(self.data).metadata
 
     def is_decoded(self, type_: type[Any]) -> bool:
         """True when `typed` has its answer ready."""

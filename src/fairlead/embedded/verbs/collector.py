@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any, assert_never
 
-import msgspec
-
 from fairlead.api.meta import OwnerReference
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import ResourceInfo
@@ -49,22 +47,6 @@ class Task(IntEnum):
     NAMESPACE = 3  # is it empty?
     DEFINITION = 4  # are there objects of that kind?
     CONTENT = 5  # in a namespace or of a kind that goes: delete it
-
-
-class _Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
-    owner_references: tuple[OwnerReference, ...] | None = None
-    finalizers: tuple[str, ...] | None = None
-
-
-class _Head(msgspec.Struct, frozen=True, gc=False):
-    metadata: _Metadata
-
-
-_HEAD = msgspec.json.Decoder(_Head)
-
-
-def _head(record: Record) -> _Metadata:
-    return _HEAD.decode(record.data).metadata
 
 
 class GarbageCollector:
@@ -236,7 +218,7 @@ class GarbageCollector:
         """Delete it when all owners are gone; drop the references to those that are."""
         if record.is_deleting:
             return
-        references = _head(record).owner_references or ()
+        references = record.metadata().owner_references
         solid: list[str] = []
         waiting = False
         for reference in references:
@@ -244,7 +226,7 @@ class GarbageCollector:
             if not is_known:
                 solid.append(reference.uid)
             elif owner is not None:
-                if owner.is_deleting and FOREGROUND in (_head(owner).finalizers or ()):
+                if owner.is_deleting and FOREGROUND in owner.metadata().finalizers:
                     waiting = True
                 else:
                     solid.append(reference.uid)
@@ -269,7 +251,7 @@ class GarbageCollector:
             record = self._context.store.latest(*place)
             if record is None or not record.is_deleting:
                 continue
-            if FOREGROUND in (_head(record).finalizers or ()):
+            if FOREGROUND in record.metadata().finalizers:
                 return True
         return False
 
@@ -281,7 +263,7 @@ class GarbageCollector:
             return obj
 
         writes.overwrite(self._context, info, record.key, change, options=WriteOptions())
-        for reference in _head(record).owner_references or ():
+        for reference in record.metadata().owner_references:
             if reference.uid in self._waiting:
                 self._queue[Task.OWNER, self._waiting[reference.uid]] = None
 
@@ -306,7 +288,7 @@ class GarbageCollector:
         writes.overwrite(self._context, info, record.key, change, options=WriteOptions())
 
     def _look_at_owner(self, info: ResourceInfo, record: Record) -> None:
-        finalizers = _head(record).finalizers or ()
+        finalizers = record.metadata().finalizers
         if not record.is_deleting:
             return
         places = list(self._dependents.get(record.uid, ()))
@@ -328,7 +310,7 @@ class GarbageCollector:
         record = self._context.store.latest(*place)
         if record is None:
             return False
-        references = _head(record).owner_references or ()
+        references = record.metadata().owner_references
         return any(r.uid == uid and r.block_owner_deletion for r in references)
 
     def _drop_finalizer(self, info: ResourceInfo, key: Key, finalizer: str) -> None:

@@ -225,7 +225,7 @@ def _own_mounts(mounts: Sequence[Obj]) -> tuple[int, ...]:
     """Return the mounts whose paths are the pod's own: those with a `subPath`, if no rule is
     broken (`api/pods/pod_rules.py`). Where two have one path, no mount has.
     """
-    found = [i for i, mount in enumerate(mounts) if _is_own(mount)]
+    found = [i for i, mount in enumerate(mounts) if "subPath" in mount and _is_own(mount)]
     if found and len({mount["mountPath"] for mount in mounts}) < len(mounts):
         return ()
     return tuple(found)

@@ -209,8 +209,10 @@ class VolumeTable:
         """Take in a pod, or that it is gone; False when it matters to no job."""
         after: tuple[ClaimKey, ...] = ()
         if pod is not None and pod.spec.volumes and pod.spec.node_name and not pod.is_terminal:
-            after = tuple((key[0], name) for name in claims_of_pod(pod.spec))
-            made = tuple((key[0], name) for name in made_claims_of(pod))
+            after = tuple([(key[0], name) for name in claims_of_pod(pod.spec)])
+            made = tuple([(key[0], name) for name in made_claims_of(pod)])
+            if not after and not made and not self.limits.has_pod(key):
+                return False  # as nearly all, at each of their events
             self.limits.put_pod(key, pod.spec.node_name, (*after, *made))
         else:
             self.limits.put_pod(key, "", ())

@@ -428,7 +428,7 @@ class Ledger:
         claim = self._claims_by_owner.get(use.owner)
         node, request = claim.places.get(use.member, _NO_PLACE) if claim else _NO_PLACE
         keys = self._pods_by_member[use.owner, use.member]
-        seated = min((key for key in keys if node and self._pods[key].node == node), default=None)
+        seated = min([key for key in keys if node and self._pods[key].node == node], default=None)
         for key in keys:
             pod, is_seated = self._pods[key], key == seated
             booked = excess(pod.request, request) if is_seated else pod.request

@@ -181,6 +181,10 @@ class VolumeLimits:
                 self._pods_of_claim.setdefault(claim, {})[key] = None
             self._stale[node] = None
 
+    def has_pod(self, key: _Key) -> bool:
+        """True for a pod that is on a node and has claims."""
+        return key in self._pods
+
     def claims_changed(self, claims: Iterable[_Key]) -> None:
         """Note that claims may have other volumes than before."""
         for claim in claims:
