@@ -149,6 +149,7 @@ class Cluster:
                 [
                     SupervisedService("store", lambda: _watch_store(lost), OnCrash.FATAL),
                     SupervisedService("api", service.run),
+                    SupervisedService("past-versions", store.pack_past),
                     *nodes.services(),
                     *controllers.services(),
                     *self._binders(client, controllers.mirrors),

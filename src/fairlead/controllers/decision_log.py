@@ -10,8 +10,9 @@ with the later changes undone. A decision that did nothing gives way to the next
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
@@ -36,8 +37,11 @@ from fairlead.runtime.reader import MirrorReader, follow
 CYCLES_MAX = 200
 #: Objects as they were before a change, and actions, that are kept for all of them together.
 ENTRIES_MAX = 10_000
-#: Of those objects as JSON, as which they are kept: their makers choose how large they are.
+#: Of those objects as JSON, as which they are kept, of all but the latest decisions compressed:
+#: their makers choose how large they are. Not compressed, for a look at a decision reads them.
 BYTES_MAX = 32 << 20
+#: Of zlib: what a higher one saves of texts that repeat each other is not worth its time.
+PACK_LEVEL = 1
 
 
 class Before(NamedTuple):
@@ -71,11 +75,14 @@ class Cycle:
     admitted: tuple[Job, ...] = ()
     #: Counts from the start of the scheduler; set by the log.
     number: int = 0
-    #: By field of `Objects` and key: what changed after it, as it was at the decision.
-    before: dict[tuple[str, ObjectKey], Before] = field(
+    #: By field of `Objects` and key: what changed after it, as it was at the decision; once
+    #: nothing more comes, without the JSON.
+    _before: dict[tuple[str, ObjectKey], Before] = field(
         default_factory=dict[tuple[str, ObjectKey], Before]
     )
-    #: Of `before`, together.
+    #: The lengths of those JSON, in order, and all of it compressed, once nothing more comes.
+    _packed: tuple[tuple[int, ...], bytes] | None = None
+    #: Of the JSON, together.
     byte_count: int = 0
 
     @property
@@ -87,13 +94,37 @@ class Cycle:
     @property
     def size(self) -> int:
         """What it counts for in the limit of entries."""
-        return len(self.before) + len(self.actions) + len(self.admitted)
+        return len(self._before) + len(self.actions) + len(self.admitted)
+
+    def keeps(self, key: tuple[str, ObjectKey]) -> bool:
+        """True for an object that is kept as it was."""
+        return key in self._before
 
     def keep(self, key: tuple[str, ObjectKey], before: Before) -> None:
-        """Keep an object as it was, unless it has changed before."""
-        if key not in self.before:
-            self.before[key] = before
+        """Keep an object as it was, unless it has changed before. Not of one that is packed."""
+        if key not in self._before:
+            self._before[key] = before
             self.byte_count += len(before.data)
+
+    def before(self) -> Iterator[tuple[tuple[str, ObjectKey], Before]]:
+        """Yield what changed after it, by field of `Objects` and key, as it was at the decision."""
+        if self._packed is None:
+            yield from self._before.items()
+            return
+        lengths, packed = self._packed
+        text, start = zlib.decompress(packed), 0
+        for (key, empty), length in zip(self._before.items(), lengths, strict=True):
+            yield key, Before(empty.type, text[start : start + length])
+            start += length
+
+    def pack(self) -> None:
+        """Compress what is kept: objects of a few kinds, which differ in a few words each."""
+        if self._packed is not None:
+            return
+        texts = [each.data for each in self._before.values()]
+        self._packed = tuple(map(len, texts)), zlib.compress(b"".join(texts), PACK_LEVEL)
+        for key, before in self._before.items():
+            self._before[key] = Before(before.type, b"")
 
 
 class DecisionLog:
@@ -146,6 +177,8 @@ class DecisionLog:
         self._drop_idle()
         self._count += 1
         made.number = self._count
+        if len(self._cycles) > 1:  # the last one may get what comes while nothing is done
+            self._cycles[-2].pack()
         self._cycles.append(made)
         self._add(made, 1)
         self._trim()
@@ -160,7 +193,7 @@ class DecisionLog:
             for kind, mirror in self._mirrors.items()
         }
         for later in self.cycles:
-            for (kind, key), before in later.before.items():
+            for (kind, key), before in later.before():
                 found[kind][key] = before.obj
             if later is cycle:
                 break
@@ -183,7 +216,7 @@ class DecisionLog:
         if not self._cycles:
             return
         last, key, old = self._cycles[-1], (kind, change.key), change.old
-        if key not in last.before:
+        if not last.keeps(key):
             none = Before(None, b"")
             before = none if old is None else Before(type(old), msgspec.json.encode(old))
             self._add(last, -1)
@@ -200,7 +233,7 @@ class DecisionLog:
         if self._cycles:
             last = self._cycles[-1]
             self._add(last, -1)
-            for key, before in idle.before.items():
+            for key, before in idle.before():
                 last.keep(key, before)
             self._add(last, 1)
 

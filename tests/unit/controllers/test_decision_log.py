@@ -171,11 +171,14 @@ def test_the_log_is_bounded_by_the_size_of_what_changes(monkeypatch: pytest.Monk
             labels = {"metadata": {"labels": {"x": str(number)}}}
             await world.client.patch(JOBS, "large", labels, namespace="default")
             await asyncio.sleep(1)
-        kept = [each for cycle in log.cycles for each in cycle.before.values()]
+        kept = [each for cycle in log.cycles for _, each in cycle.before()]
         total = sum(len(msgspec.json.encode(each.obj)) for each in kept if each.obj is not None)
         assert bytes_max // 2 < total <= bytes_max
         assert sum(len(each.data) for each in kept) == total, "nothing is kept decoded"
         assert vars(log)["_byte_count"] == total
+        packed = [p[1] for each in log.cycles if (p := each._packed) is not None]
+        assert len(packed) >= len(log.cycles) - 2
+        assert sum(map(len, packed)) < total // 20, "and only the latest is kept as it is"
         assert vars(log)["_size"] == sum(each.size for each in log.cycles)
 
     check(main)

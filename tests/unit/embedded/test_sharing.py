@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 
 import msgspec
+import pytest
 from bench.objects import pod_body
 
 from fairlead.api.kubernetes.core import Node, Pod
-from fairlead.api.resources import CONFIG_MAPS
+from fairlead.api.resources import CONFIG_MAPS, NODES
+from fairlead.api.status import BadRequest
 from fairlead.embedded.client import InProcessClient, PodSharing
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -91,5 +93,31 @@ def test_what_this_process_writes_stays_decoded_only_while_its_kind_is_watched()
         assert await is_decoded("meanwhile")
         watch.close()
         assert not await is_decoded("after")
+
+    run(main())
+
+
+def test_objects_with_equal_specs_have_one_read_model_of_it() -> None:
+    async def main() -> None:
+        service = ApiService(
+            Store.open(None), Registry.with_builtins(), LoopClock(0.0),
+            ids=lambda: "uid", rng=random.Random(1),
+        )  # fmt: skip
+        await service.bootstrap()
+        client = InProcessClient(service)
+
+        async def created(name: str, **spec: object) -> Node:
+            return await client.create(NODES, {"metadata": {"name": name}, "spec": spec})
+
+        taint = {"key": "a", "value": "b", "effect": "NoSchedule"}
+        one, two = await created("one", taints=[taint]), await created("two", taints=[taint])
+        assert one.spec is two.spec
+        assert one.spec.taints[0].value == "b"
+        assert (one.metadata.name, two.metadata.name) == ("one", "two")
+        other = await created("other", taints=[{**taint, "value": "c"}])
+        assert other.spec.taints[0].value == "c"
+        with pytest.raises(BadRequest, match=r"spec\.taints"):
+            await created("wrong", taints=7)
+        assert (await created("bare")).spec == Node().spec
 
     run(main())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -10,12 +11,15 @@ from fairlead.embedded.builtins import CONFIG_MAPS, PODS
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_typed
 from fairlead.embedded.storage.store import (
+    PACKED_BYTES_MAX,
+    PACKED_TOGETHER,
     PAST_DECODED_BYTES_MAX,
     PAST_DECODED_MAX,
     Store,
     StoreOptions,
 )
 from fairlead.runtime.client import EventType
+from fairlead.sim.loop import run
 
 
 def put(store: Store, name: str, info: ResourceInfo = CONFIG_MAPS, **data: str) -> Record:
@@ -194,3 +198,60 @@ def test_versions_of_one_object_share_what_they_have_in_common() -> None:
     assert second.labels is first.labels
     assert third.labels == {"team": "vision", "run": "y"}
     assert [each.plain()["data"] for each in (first, second, third)] == [{"x": x} for x in "123"]
+
+
+def test_past_versions_are_packed_and_read_as_they_were() -> None:
+    texts: dict[int, bytes] = {}
+
+    def change(store: Store, rng: random.Random) -> None:
+        name = rng.choice("abcdefgh")
+        if rng.random() < 0.2 and store.get("configmaps", ("default", name)):
+            remove(store, name)
+        else:
+            put(store, name, x=str(rng.random()), y="x" * 1_000)
+
+    async def main() -> None:
+        store, rng = Store.open(None), random.Random(5)
+        store.subscribe(lambda events: texts.update((e.version, e.record.data) for e in events))
+        packing = asyncio.create_task(store.pack_past())
+        for _ in range(1_000):
+            change(store, rng)
+            await asyncio.sleep(0.01)
+        await asyncio.sleep(5)
+        packing.cancel()
+        events = store.history("configmaps", 0)
+        assert events is not None
+        packed = [event.record for event in events if event.record._place is not None]
+        assert len(packed) > 1_000 - PAST_DECODED_MAX - PACKED_TOGETHER - len("abcdefgh")
+        assert not any(record._place is not None for record in store.records("configmaps"))
+        rng.shuffle(events)
+        for event in events:
+            assert event.record.data == texts[event.version]
+            assert event.record.size == len(texts[event.version])
+            before = event.previous
+            assert before is None or before.data == texts[before.version]
+        then = store.snapshot("configmaps", 500)
+        assert then is not None
+        assert {record.version for record in then} <= set(range(501))
+        assert all(record.data == texts[record.version] for record in then)
+
+    run(main())
+
+
+def test_large_past_versions_are_packed_one_by_one() -> None:
+    async def main() -> None:
+        store = Store.open(None)
+        packing = asyncio.create_task(store.pack_past())
+        await asyncio.sleep(0)
+        for _ in range(40):
+            put(store, "large", x="x" * PACKED_BYTES_MAX)
+        await asyncio.sleep(5)
+        packing.cancel()
+        events = store.history("configmaps", 0)
+        assert events is not None
+        packed = [event.record for event in events if event.record._place is not None]
+        assert packed
+        for record in packed:
+            assert record.plain()["data"] == {"x": "x" * PACKED_BYTES_MAX}
+
+    run(main())

@@ -131,9 +131,10 @@ def preflight_end(pod: Pod) -> ContainerStateTerminated | None:
 
 def start_error(pod: Pod) -> ContainerStatus | None:
     """Return the first container that waits with a start error, or None."""
-    for status in container_statuses(pod):
-        if status.state.waiting is not None and status.state.waiting.reason in START_ERRORS:
-            return status
+    for statuses in (pod.status.init_container_statuses, pod.status.container_statuses):
+        for status in statuses:  # asked at each event of a pod that waits: no generator
+            if status.state.waiting is not None and status.state.waiting.reason in START_ERRORS:
+                return status
     return None
 
 

@@ -9,7 +9,8 @@ it alone neither reads it (`Record.around_spec`) nor decodes it again (`Known`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar, cast
 
@@ -56,20 +57,41 @@ _METADATA = msgspec.json.Decoder(OnlyMetadata)
 _AROUND_SPEC = msgspec.json.Decoder(_AroundSpec)
 _THREE_PARTS = {"metadata", "spec", "status"}
 KINDS_CACHED_MAX = 1024
+#: Specs that are kept to be shared, and what one has as JSON at most.
+SPECS_CACHED_MAX, SPEC_BYTES_MAX = 256, 16_384
 _PLAIN = msgspec.json.Decoder(dict[str, Any])
 _NO_LABELS: dict[str, str] = {}
+#: Of zlib: what a higher one saves of texts that repeat each other is not worth its time.
+PACK_LEVEL = 1
+
+
+class _Block(msgspec.Struct, frozen=True, gc=False, eq=False):
+    """The texts of some past versions, one after the other, compressed."""
+
+    packed: bytes
+
+
+@lru_cache(maxsize=1)  # versions are read in the order in which they were packed
+def _texts_of(block: _Block) -> bytes:
+    return zlib.decompress(block.packed)
+
+
+def pack(records: Sequence[Record]) -> None:
+    """Compress the texts of past versions together: they differ in a few words each."""
+    texts = [record.data for record in records]
+    block = _Block(zlib.compress(b"".join(texts), PACK_LEVEL))
+    end = 0
+    for record, text in zip(records, texts, strict=True):
+        record.set_packed(block, end, end := end + len(text))
 
 
 class Record(msgspec.Struct, gc=False, eq=False):
-    """One version of one object. Shared by all readers: never changed, but for its caches.
-
-    `data` is the canonical JSON without kind and apiVersion (`info.prefix + data[1:]` is whole).
-    """
+    """One version of one object. Shared by all readers: never changed, but for its caches."""
 
     key: Key
     version: int
     uid: str
-    data: bytes
+    _text: bytes
     labels: Mapping[str, str]
     owners: tuple[str, ...]  # uids
     has_finalizers: bool
@@ -79,6 +101,30 @@ class Record(msgspec.Struct, gc=False, eq=False):
     _typed: Any = None
     _fields: tuple[ResourceInfo, Mapping[str, str]] | None = None
     _is_past: bool = False
+    #: Where the text is instead, and from where to where in there.
+    _place: tuple[_Block, int, int] | None = None
+
+    @property
+    def data(self) -> bytes:
+        """The canonical JSON without kind and apiVersion (`info.prefix + data[1:]` is whole)."""
+        if self._place is None:
+            return self._text
+        block, start, end = self._place
+        return _texts_of(block)[start:end]
+
+    @property
+    def size(self) -> int:
+        """The length of `data`."""
+        return len(self._text) if self._place is None else self._place[2] - self._place[1]
+
+    def set_packed(self, block: _Block, start: int, end: int) -> None:
+        """Have the text in a block; see `pack`."""
+        self._place, self._text = (block, start, end), b""
+
+    def set_data(self, data: bytes) -> None:
+        """Be of another text, as an answer to a write that stored nothing."""
+        self._text = data
+        self.drop_caches()
 
     @property
     def namespace(self) -> str:
@@ -203,11 +249,12 @@ def record_typed(
     """
     obj["metadata"]["resourceVersion"] = str(version)
     data = msgspec.json.encode(obj, order="sorted")
-    if known is None:
+    spec = _shared_spec(info.type, obj) if known is None else known.spec
+    if spec is None:
         typed = msgspec.json.decode(data, type=info.type)
-    elif known.status is None:
+    elif known is None or known.status is None:
         rest = _rest(info.type)(data)
-        typed = info.type(metadata=rest.metadata, spec=known.spec, status=rest.status)
+        typed = info.type(metadata=rest.metadata, spec=spec, status=rest.status)
     else:
         own = msgspec.convert(obj["metadata"], ObjectMeta)
         typed = info.type(metadata=own, spec=known.spec, status=known.status)
@@ -221,6 +268,25 @@ def record_typed(
     )  # fmt: skip
 
 
+def _shared_spec(type_: type[Any], obj: dict[str, Any]) -> Any:
+    """Return the read model of a spec, one for all objects with the same; None where that is not
+    looked for or cannot be read. Jobs of one script differ in their names alone.
+    """
+    if not has_three_parts(type_) or "spec" not in obj:
+        return None
+    text = msgspec.json.encode(obj["spec"], order="sorted")
+    try:
+        return _spec_of(type_, text) if len(text) <= SPEC_BYTES_MAX else None
+    except msgspec.ValidationError:  # the whole object has the path of what is wrong
+        return None
+
+
+@lru_cache(maxsize=SPECS_CACHED_MAX)
+def _spec_of(type_: type[Any], text: bytes) -> Any:
+    part = next(each for each in msgspec.structs.fields(type_) if each.name == "spec")
+    return msgspec.json.decode(text, type=part.type)
+
+
 @lru_cache(maxsize=KINDS_CACHED_MAX)
 def has_three_parts(type_: type[Any]) -> bool:
     """True when a read model is metadata, spec and status, and nothing else."""
@@ -231,11 +297,14 @@ def has_three_parts(type_: type[Any]) -> bool:
 def _rest(type_: type[Any]) -> Callable[[bytes], Any]:
     """Return the decoding of a read model without its spec."""
     fields = [
-        (field.name, field.type, field.default)
-        for field in msgspec.structs.fields(type_)
-        if field.name != "spec"
+        (each.name, each.type, each.default)
+        if each.default_factory is msgspec.NODEFAULT
+        else (each.name, each.type, msgspec.field(default_factory=each.default_factory))
+        for each in msgspec.structs.fields(type_)
+        if each.name != "spec"
     ]
-    return msgspec.json.Decoder(msgspec.defstruct(f"{type_.__name__}Rest", fields, gc=False)).decode
+    rest = msgspec.defstruct(f"{type_.__name__}Rest", fields, gc=False, kw_only=True)
+    return msgspec.json.Decoder(rest).decode
 
 
 def draft_of(key: Key, obj: dict[str, Any]) -> Record:

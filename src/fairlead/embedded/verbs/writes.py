@@ -291,8 +291,7 @@ def _under_version(record: Record, obj: Obj, version: str) -> Record:
         obj["metadata"]["resourceVersion"] = version
     else:
         del obj["metadata"]["resourceVersion"]
-    record.data = msgspec.json.encode(obj, order="sorted")
-    record.drop_caches()
+    record.set_data(msgspec.json.encode(obj, order="sorted"))
     return record
 
 
