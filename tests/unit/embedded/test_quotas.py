@@ -341,6 +341,41 @@ def test_claims_use_the_resource_that_their_class_serves_beyond_what_their_pod_u
     run(main())
 
 
+def test_quotas_are_counted_again_when_a_class_names_another_resource() -> None:
+    tpu = "requests.google.com/tpu"
+    implicit = "requests.deviceclass.resource.kubernetes.io/gpu"
+    request = {"name": "a", "exactly": {"deviceClassName": "gpu", "count": 2}}
+
+    async def main() -> None:
+        service = await cluster()
+        await limit(service, hard={GPU: "9", tpu: "9", implicit: "9"})
+        await limit(service, "other", pods="9")
+        await make(service, DEVICE_CLASSES, "gpu", spec={})
+        await make(service, RESOURCE_CLAIMS, "c", spec={"devices": {"requests": [request]}})
+        assert used(service) == {GPU: "0", tpu: "0", implicit: "0"}
+        other = service.store.latest(RESOURCE_QUOTAS.name, ("default", "other"))
+        for name, expected in (("nvidia.com/gpu", GPU), ("google.com/tpu", tpu), ("", "")):
+            body = {"spec": {"extendedResourceName": name or None}}
+            await service.patch(
+                DEVICE_CLASSES, ("", "gpu"), body, WriteOptions(), patch_type=PatchType.MERGE
+            )
+            await settle(service)
+            counts = {each: "2" if each == expected else "0" for each in (GPU, tpu)}
+            assert used(service) == {**counts, implicit: "2" if name else "0"}
+        await make(service, DEVICE_CLASSES, "late", spec={"extendedResourceName": "a.example/b"})
+        await service.patch(
+            DEVICE_CLASSES, ("", "gpu"), {"spec": {"extendedResourceName": "google.com/tpu"}},
+            WriteOptions(), patch_type=PatchType.MERGE,
+        )  # fmt: skip
+        await settle(service)
+        await service.delete(DEVICE_CLASSES, ("", "gpu"), DeleteOptions())
+        await settle(service)
+        assert used(service) == {GPU: "0", tpu: "0", implicit: "0"}
+        assert service.store.latest(RESOURCE_QUOTAS.name, ("default", "other")) is other
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("body", "field"),
     [

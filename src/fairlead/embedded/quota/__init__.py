@@ -23,10 +23,10 @@ from fairlead.embedded.quota.ranges import (
     range_problems,
     range_violations,
 )
-from fairlead.embedded.quota.usage import Served, may_count
+from fairlead.embedded.quota.usage import REQUESTS, Served, may_count
 
 __all__ = [
-    "ANNOTATION", "Amounts", "Excess", "Served", "added", "charged", "counted", "filled_item",
-    "filled_spec", "freed", "may_count", "range_problems", "range_violations", "reduced",
-    "spec_problems",
+    "ANNOTATION", "REQUESTS", "Amounts", "Excess", "Served", "added", "charged", "counted",
+    "filled_item", "filled_spec", "freed", "may_count", "range_problems", "range_violations",
+    "reduced", "spec_problems",
 ]  # fmt: skip

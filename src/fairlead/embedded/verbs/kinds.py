@@ -260,7 +260,7 @@ class _StorageClass(Strategy):
 
 
 class _DeviceChoice(Strategy):
-    """A claim for devices, a template or a class: its expressions compile, what it asks for stays.
+    """A claim for devices or a template: its expressions compile, what it asks for stays.
 
     A claim gets its devices from `embedded/device_allocator.py`.
     """
@@ -270,8 +270,7 @@ class _DeviceChoice(Strategy):
         return None
 
     def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
-        is_class = new.get("kind") == "DeviceClass"
-        if sub or is_class or old.get("spec") == new.get("spec"):
+        if sub or old.get("spec") == new.get("spec"):
             return []
         return [FieldProblem("spec", ProblemType.FORBIDDEN, "field is immutable")]
 
@@ -280,6 +279,13 @@ class _DeviceChoice(Strategy):
             FieldProblem(path, ProblemType.INVALID, why, expression)
             for path, expression, why in selector_problems(obj.get("spec"), "spec")
         ]
+
+
+class _DeviceClass(_DeviceChoice):
+    """A class of devices: its expressions compile, and it may change."""
+
+    def admit_update(self, context: Context, old: Obj, new: Obj, *, sub: str) -> list[Finding]:
+        return []
 
 
 class _Quota(Strategy):
@@ -410,7 +416,7 @@ _STRATEGIES: Mapping[ResourceInfo, Strategy] = {
     builtins.STORAGE_CLASSES: _StorageClass(),
     builtins.RESOURCE_CLAIMS: _DeviceChoice(),
     builtins.RESOURCE_CLAIM_TEMPLATES: _DeviceChoice(),
-    builtins.DEVICE_CLASSES: _DeviceChoice(),
+    builtins.DEVICE_CLASSES: _DeviceClass(),
     builtins.RESOURCE_QUOTAS: _Quota(),
     builtins.LIMIT_RANGES: _Range(),
     builtins.PRIORITY_CLASSES: _PriorityClass(),

@@ -3,7 +3,8 @@
 What a namespace uses is in the status of its quotas, which is right with each write: one process
 admits and stores, so creations that run at once cannot exceed a limit together. What deletions and
 pods that end give back is taken off when they have been stored. All is counted when a quota is
-written, and at the start. A namespace without quotas costs one look into a dictionary.
+written, when a class of devices names another resource, and at the start. A namespace without
+quotas costs one look into a dictionary.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from fairlead.api.pods.served_resources import IMPLICIT
 from fairlead.embedded import builtins
 from fairlead.embedded.quota import (
+    REQUESTS,
     Amounts,
     Excess,
     Served,
@@ -27,6 +30,7 @@ from fairlead.embedded.quota import (
     reduced,
 )
 from fairlead.embedded.resource_info import ResourceInfo
+from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.storage.records import Key, Record, StoreEvent, record_typed
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.context import Context
@@ -140,14 +144,30 @@ class QuotaCounter:
         if not quotas:
             return
         for event in events:
+            if event.info is builtins.DEVICE_CLASSES:
+                self._note_class(event)
             if event.record.namespace not in quotas:
                 continue
             if event.info is _QUOTAS:
                 self._note_quota(event)
             if _may_free(event):
                 self._changes.append(event)
-        if self._changes:
+        if self._changes or self._to_count:
             self._wake.set()
+
+    def _note_class(self, event: StoreEvent) -> None:
+        """Claims for a class use the resource that it names: where that changes, what they use is
+        counted again, in quotas that limit the one or the other.
+        """
+        now = None if event.type is EventType.DELETED else event.record
+        named = [_resource_named_by(each) for each in (event.previous, now)]
+        if named[0] == named[1]:
+            return
+        limits = {f"{REQUESTS}{name}" for name in (*named, f"{IMPLICIT}{event.record.name}")}
+        for namespace in sorted(self._context.quotas):
+            for record in self._context.quotas.of(self._context.store, namespace):
+                if not limits.isdisjoint(record.plain()["spec"].get("hard") or ()):
+                    self._to_count.append(record.key)
 
     def _note_quota(self, event: StoreEvent) -> None:
         """A quota that is new, or whose limits changed, was counted with the write itself."""
@@ -163,6 +183,7 @@ class QuotaCounter:
         while True:
             while self._to_count:
                 self._count(self._to_count.pop())
+                await asyncio.sleep(0)
             if not self._changes:
                 self._wake.clear()
                 await self._wake.wait(None)
@@ -202,6 +223,11 @@ class QuotaCounter:
         if not any(event.info is builtins.RESOURCE_CLAIMS for event in events):
             return False
         return any(map(_served(self._context).counts, quota["spec"].get("hard") or ()))
+
+
+def _resource_named_by(record: Record | None) -> str:
+    spec = {} if record is None else as_map(record.plain().get("spec"))
+    return str(spec.get("extendedResourceName") or "")
 
 
 def _may_free(event: StoreEvent) -> bool:
