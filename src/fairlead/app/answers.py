@@ -240,6 +240,9 @@ def of_namespace(found: Explained, namespace: str) -> Explained:
         ahead=structs.replace(ahead, jobs=own(ahead.jobs)) if ahead is not None else None,
         holders=tuple(each for each in explanation.holders if each.key[0] == namespace),
         overdue=tuple(each for each in explanation.overdue if each.key[0] == namespace),
+        claimed=tuple(
+            structs.replace(each, free_on=(), taken_on=()) for each in explanation.claimed
+        ),
         forecast=_awaited_of_namespace(explanation.forecast, namespace),
     )
     return structs.replace(found, explanation=left, is_partial=left != explanation)

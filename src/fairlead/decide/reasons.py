@@ -464,7 +464,7 @@ FREE_NODES = "free_nodes"
 TEAM_NODES, OWNERS = "team_nodes", "owners"
 
 #: A counted noun that loses its plural.
-_ONE = re.compile(r"(?<![\d.])1 (node|member|job|GPU|CPU|GPU-hour|pod|volume)s\b")
+_ONE = re.compile(r"(?<![\d.])1 (node|member|job|GPU|CPU|GPU-hour|pod|volume|device)s\b")
 
 
 def singular(text: str) -> str:

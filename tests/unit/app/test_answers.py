@@ -40,7 +40,12 @@ from fairlead.app.archive_guard import to_read_history
 from fairlead.app.messages import Explained, ExplainQuestion, FitQuestion, Fitted
 from fairlead.cli.cluster.answers import ask_fit, ask_why
 from fairlead.cli.connection.transport import Api
-from fairlead.decide.answers.explanation import Forecast, PreemptionAhead, UnknownBound
+from fairlead.decide.answers.explanation import (
+    ClaimedPlace,
+    Forecast,
+    PreemptionAhead,
+    UnknownBound,
+)
 from fairlead.decide.answers.forecast import Forecasts
 from fairlead.decide.answers.supposed import supposed
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -263,17 +268,19 @@ def test_who_sees_one_namespace_is_shown_no_job_of_another() -> None:
     assert found.explanation is not None
     assert own.explanation.arithmetic == found.explanation.arithmetic
     victims = PreemptionAhead(NOW, (("b", "secret"), ("a", "other")))
-    preempting = replace(found, explanation=_with_forecast(found, victims))
+    places = (ClaimedPlace("claim:gpu", 2, 1, ("n1",), ("n2",)),)
+    preempting = replace(found, explanation=_with(found, forecast=victims, claimed=places))
     left = of_namespace(preempting, "a").explanation
     assert left is not None
     assert left.forecast == PreemptionAhead(NOW, (("a", "other"),))
+    assert left.claimed == (ClaimedPlace("claim:gpu", 2, 1),), "nodes are not named"
 
 
-def _with_forecast(found: Explained, forecast: PreemptionAhead) -> Any:
+def _with(found: Explained, **changes: Any) -> Any:
     from msgspec.structs import replace as with_
 
     assert found.explanation is not None
-    return with_(found.explanation, forecast=forecast)
+    return with_(found.explanation, **changes)
 
 
 @asynccontextmanager

@@ -617,7 +617,7 @@ def test_devices_of_different_kinds_that_are_alike_are_had_together() -> None:
     state = cluster([held, gang(1, "one")], given, [template, plain], classes=classes)
     said = verdict(state)
     assert said.reason is Reason.INSUFFICIENT_CAPACITY
-    assert f"devices of class card with gpu, of one {DRIVER}/root" in said.message
+    assert f"device of class card with gpu, of one {DRIVER}/root" in said.message
 
 
 def test_constraints_that_share_some_requests_are_said_with_their_path() -> None:

@@ -32,20 +32,18 @@ from fairlead.cli.views.jobs import (
     time_of,
     where_or_why,
 )
+from fairlead.cli.views.remedies import change_lines, claimed_text, volume_texts
 from fairlead.cli.views.teams import Owners, borrowed_nodes, borrowing_words
 from fairlead.cli.views.words import amount_text, amount_words, message_of, reason_words
 from fairlead.decide.answers.explanation import (
     HOLDERS_MAX,
-    VOLUMES_MAX,
     Amounts,
     ExpectedStart,
     Explanation,
     Holder,
     OverduePod,
     PreemptionAhead,
-    Suggestion,
     UnknownBound,
-    VolumePlace,
 )
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import checking_words, tested_words
@@ -64,7 +62,6 @@ UNREADY_SHOWN_MAX = 5
 _NONE_UNREADY: Mapping[str, float] = MappingProxyType({})
 _NO_OWNERS: Owners = MappingProxyType({})
 _SIMULATED = "virtual nodes run no programs, so it only takes time"
-_FLAGS = {"count": "--nodes", "nvidia.com/gpu": "--gpus", "cpu": "--cpus", "memory": "--memory"}
 _VERBS = {
     Outcome.PLACED: "has its place",
     Outcome.WAITING: "waits",
@@ -157,7 +154,8 @@ def _waiting(job: Job, explanation: Explanation, now: float, *, buying: Buying |
     lines = [f"Job {job.metadata.name} {head}{since}", ""]
     lines.append(f"  {message_of(verdict)}")
     facts = labelled("asks", map(_amounts, explanation.arithmetic))
-    facts += _volumes(explanation.volumes)
+    facts += labelled("volumes", volume_texts(explanation.volumes))
+    facts += labelled("where", map(claimed_text, explanation.claimed))
     facts += _who(job, explanation, now)
     facts += _overdue(job, explanation.overdue, now)
     facts += _when(job, explanation, now)
@@ -167,7 +165,7 @@ def _waiting(job: Job, explanation: Explanation, now: float, *, buying: Buying |
         facts.append(line("nodes", buying.text))
     if facts:
         lines += ["", *facts]
-    lines += _changes(job, explanation)
+    lines += change_lines(job, explanation)
     lines += _attempts(job, now)
     return joined(lines)
 
@@ -177,18 +175,6 @@ def _amounts(amounts: Amounts) -> str:
     short = f", {amount_text(resource, amounts.short)} short" if amounts.short else ""
     free, total = amount_text(resource, amounts.free), amount_text(resource, amounts.total)
     return f"{amount_words(resource, amounts.asked)}; {free} of {total} are free{short}"
-
-
-def _volumes(places: Sequence[VolumePlace]) -> list[str]:
-    """Return the claims of the job, their volumes, and which nodes reach these."""
-    texts = [
-        f"claim {each.claim}: {f'volume {each.volume}' if each.volume else 'no volume yet'}, "
-        f"on nodes with {each.reach}"
-        for each in places
-    ]
-    if len(texts) == VOLUMES_MAX:
-        texts.append(f"these are the first {VOLUMES_MAX}; there may be more")
-    return labelled("volumes", texts)
 
 
 def _name(job: Job, key: ObjectKey) -> str:
@@ -297,61 +283,6 @@ def _preempts(job: Job, preemption: PreemptionAhead, now: float) -> list[str]:
     if wait > 0:
         lines.append(line("", "a job that has just started is not preempted at first"))
     return [*lines, line("may start", start)]
-
-
-def _changes(job: Job, explanation: Explanation) -> list[str]:
-    if explanation.suggestions:
-        flags = [suggestion_flag(job, s) for s in explanation.suggestions]
-        width = max(len(flag) for flag in flags)
-        return ["", "  would change it", *(f"    {flag:<{width}}  {s.message}"
-                for flag, s in zip(flags, explanation.suggestions, strict=True))]  # fmt: skip
-    help_ = _NEXT.get(explanation.verdict.reason)
-    if help_ is None:
-        return []
-    return ["", "  would change it", f"    {help_.format(name=job.metadata.name)}"]
-
-
-_NEXT = {
-    Reason.HELD: "fairlead release {name}",
-    Reason.DEPENDENCY_CYCLE: "fairlead cancel {name}, or kubectl edit fj {name}",
-    Reason.DEPENDENCY_FAILED: "fairlead cancel {name}, and submit it again after another job",
-    Reason.NODES_UNAVAILABLE: "fairlead nodes shows which nodes are out, and why",
-    Reason.MAINTENANCE: "a time limit (--time) by which it ends before the maintenance begins",
-    Reason.RESERVED_FOR_OTHERS: "a time limit (--time) by which it ends before the reservation "
-    "begins",
-    Reason.RESERVATION_ENDED: "submit it again with another reservation, or none: fairlead "
-    "reservations",
-    Reason.NO_SUCH_RESERVATION: "submit it again with another reservation, or none: fairlead "
-    "reservations",
-    Reason.CLAIM_MISSING: "create the claim; kubectl get pvc lists those there are",
-    Reason.CLAIM_DELETED: "create the claim again once kubectl get pvc does not list it any more",
-    Reason.CLAIM_LOST: "restore the volume; kubectl get pvc,pv shows what is left",
-    Reason.CLAIM_UNBOUND: "kubectl describe pvc says what its volume waits for",
-    Reason.NO_VOLUME: "create or free a volume; kubectl get pv lists them",
-    Reason.CLAIM_FOR_ONE_POD: "volumeClaimTemplates, or a claim that is ReadWriteMany",
-    Reason.CLAIM_IN_USE: "let the other one end: fairlead cancel, or kubectl delete pod",
-    Reason.VOLUMES_OUT_OF_REACH: "add nodes there, or let the job name another claim",
-    Reason.TOO_FEW_IN_REACH: "add nodes there, or ask for fewer members",
-    Reason.NO_MATCHING_NODE: "fairlead nodes -o wide shows what there is",
-    Reason.NO_NODE_SHAPE_FITS: "ask for less per member; see fairlead nodes -o wide",
-    Reason.NO_SUCH_TOPOLOGY: "name a level or a node label: kubectl get nodes --show-labels",
-    Reason.EXCEEDS_CLUSTER: "ask for fewer members, or add nodes",
-}
-
-
-def suggestion_flag(job: Job, suggestion: Suggestion) -> str:
-    """Return the flag of `fairlead submit` for a suggestion; for several roles the role's name."""
-    if isinstance(suggestion.after, str):
-        return f"--{suggestion.change} {suggestion.after}"
-    if suggestion.change == "time":
-        return f"--time {duration(suggestion.after)}"
-    flag = _FLAGS.get(suggestion.change)
-    if flag is None or len(job.spec.roles) != 1:
-        return f"role {suggestion.role}"
-    if suggestion.change in ("count", "nvidia.com/gpu"):
-        is_least = suggestion.change == "count" and job.is_elastic
-        return f"{flag} {suggestion.after}" + (f"-{job.spec.roles[0].count}" if is_least else "")
-    return f"{flag} {amount_words(suggestion.change, suggestion.after).split()[0]}"
 
 
 def _placed(job: Job, now: float, note: list[str]) -> str:

@@ -8,7 +8,7 @@ is made. A client builds the state from lists, without the members' pods of jobs
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import islice
 from math import ceil
 
@@ -23,10 +23,12 @@ from fairlead.api.values.times import parse_time
 from fairlead.decide.answers.expected_start import expected_start
 from fairlead.decide.answers.explanation import (
     AHEAD_MAX,
+    CLAIMED_NODES_MAX,
     HOLDERS_MAX,
     VOLUMES_MAX,
     Ahead,
     Amounts,
+    ClaimedPlace,
     Explanation,
     Forecast,
     Holder,
@@ -65,7 +67,7 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.gang.phase import Phase, is_failing, phase_of
 from fairlead.model.holdings.completion import ends_at
-from fairlead.model.inventory.device_offers import UNLIMITED
+from fairlead.model.inventory.device_offers import UNLIMITED, is_row
 
 
 def explain(
@@ -110,6 +112,7 @@ def explain(
         _since(entry.job, verdict),
         arithmetic=_arithmetic(state.cluster, open_to),
         volumes=_volumes(state.cluster, key) if gang.has_reach else (),
+        claimed=tuple(_claimed(state.cluster, open_to)),
         ahead=_ahead(state, state.queue.order_of(entry)),
         suggestions=tuple(changes),
         borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
@@ -312,6 +315,26 @@ def _volumes(state: ClusterState, key: ObjectKey) -> tuple[VolumePlace, ...]:
     found = state.volumes.reached(key[0], state.jobs[key].claims.of_volumes)
     places = (VolumePlace(claim, volume, reach_text(reach)) for claim, volume, reach in found)
     return tuple(islice(places, VOLUMES_MAX))
+
+
+def _claimed(state: ClusterState, gang: GangRequest) -> Iterator[ClaimedPlace]:
+    """Yield where there is what the claims of a gang ask for, on nodes that are open to it."""
+    rows = sorted({r for role in gang.roles for r, _ in role.member.request if is_row(r)})
+    if not rows:
+        return
+    table = state.table
+    nodes = eligible_nodes(state, [role.member.constraints for role in gang.roles]).nonzero()[0]
+    nodes = nodes[table.rank[nodes].argsort()]
+    for row in rows:
+        total = table.owned(row)[nodes]
+        has, is_free = total > 0, table.unused(row)[nodes] > 0
+        if row.startswith(ATTACHED) and total.max(initial=0) >= UNLIMITED:
+            continue  # nodes without a limit are among them
+        names = (
+            tuple(table.names[slot] for slot in nodes[chosen][:CLAIMED_NODES_MAX].tolist())
+            for chosen in (has & is_free, has & ~is_free)
+        )
+        yield ClaimedPlace(row, int(has.sum()), int((has & is_free).sum()), *names)
 
 
 def _ahead(state: PlacementState, order: OrderKey) -> Ahead:

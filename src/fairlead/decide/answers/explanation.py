@@ -18,7 +18,7 @@ from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.decide.words import duration, resource_word
 
 #: Jobs of each list that are shown.
-AHEAD_MAX = HOLDERS_MAX = WAITS_FOR_MAX = VOLUMES_MAX = 10
+AHEAD_MAX = HOLDERS_MAX = WAITS_FOR_MAX = VOLUMES_MAX = CLAIMED_NODES_MAX = 10
 #: Ends that a forecast looks at; a job behind more of them gets none.
 ENDS_MAX = 500
 #: The least time that a job takes.
@@ -71,6 +71,21 @@ class VolumePlace(msgspec.Struct, frozen=True):
     claim: str
     volume: str
     reach: str
+
+
+class ClaimedPlace(msgspec.Struct, frozen=True):
+    """On how many of the nodes that the job may use there are any of the devices that its claims
+    ask for, or volumes of a driver can be attached, and on how many one more is free.
+
+    `free_on` and `taken_on` are the first of those with and without one that is free, at most
+    CLAIMED_NODES_MAX each.
+    """
+
+    resource: str
+    nodes: int
+    free_nodes: int
+    free_on: tuple[str, ...] = ()
+    taken_on: tuple[str, ...] = ()
 
 
 class OverduePod(msgspec.Struct, frozen=True):
@@ -173,6 +188,8 @@ class Explanation(msgspec.Struct, frozen=True):
     arithmetic: tuple[Amounts, ...] = ()
     #: Where its volumes can be reached from some nodes only, at most VOLUMES_MAX.
     volumes: tuple[VolumePlace, ...] = ()
+    #: Where there are devices that its claims ask for, and what its volumes' drivers attach.
+    claimed: tuple[ClaimedPlace, ...] = ()
     ahead: Ahead | None = None
     holders: tuple[Holder, ...] = ()
     #: Of a job that stops its own pods, of one that waits those on nodes that it could use.

@@ -10,7 +10,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import array_reference_of
 from fairlead.api.kubernetes.core import Pod
 from fairlead.cli.views.jobs import places, state_of, where_or_why
-from fairlead.cli.views.why import suggestion_flag
+from fairlead.cli.views.remedies import suggestion_flag
 from fairlead.cli.views.words import amount_text
 from fairlead.decide.answers.explanation import Amounts, Explanation
 from fairlead.decide.attempts.usage import gpu_count
