@@ -25,12 +25,14 @@ from tests.kubernetes.operating import (
 from tests.kubernetes.own_plane import own_plane
 from tests.kubernetes.sharing import NEEDS_FRIEND, befriend, friend, other_pod, watched
 from tests.kubernetes.test_devices import body_of
+from tests.kubernetes.test_volume_gangs import BINDER, OF_ITS_OWN, provisioner
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
 from fairlead.api.resources import (
+    CLAIMS,
     DEVICE_CLASSES,
     JOBS,
     NODES,
@@ -38,6 +40,8 @@ from fairlead.api.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
+    STORAGE_CLASSES,
+    VOLUMES,
 )
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.pinning import Binding, pinned_node
@@ -49,6 +53,7 @@ from fairlead.testing.device_builders import (
     make_device_template,
     make_slice,
 )
+from fairlead.testing.volume_builders import ZONE, make_volume
 
 pytestmark = pytest.mark.kubernetes
 API = GroupApi.V1ALPHA2
@@ -64,7 +69,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlPlane]:
         flags=("--runtime-config=scheduling.k8s.io/v1alpha2=true",),
         scheduler=True,
         gates=("GenericWorkload", "GangScheduling"),
-        controllers=("podgroup-protection-controller", "resourceclaim-controller"),
+        controllers=("podgroup-protection-controller", "resourceclaim-controller", *BINDER),
     )
 
 
@@ -189,23 +194,46 @@ async def test_native_pods_stay_off_the_nodes_that_are_bound_directly(client: Ht
         assert (await pods_of(client, "lone"))[0].spec.scheduling_group is None
 
 
-async def test_a_gang_with_devices_is_placed_by_kube_scheduler_where_they_are(
+async def test_a_gang_with_devices_and_volumes_is_placed_by_kube_scheduler_where_they_are(
     client: HttpClient,
 ) -> None:
-    """Two nodes of four have devices; another gang waits for them, unseen by kube-scheduler."""
+    """Three nodes of four have devices, two of these are of the zone of a volume that a gang
+    shares, and each member gets a volume of its own there. Another gang waits, unseen by
+    kube-scheduler.
+    """
     await client.create(DEVICE_CLASSES, body_of(make_device_class(DRIVER)))
     template = body_of(make_device_template("one"))
     await client.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
+    await client.create(STORAGE_CLASSES, {
+        "metadata": {"name": "disks"}, "provisioner": "disk.test",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    })  # fmt: skip
     async with (
-        watched(client), virtual_nodes(client, 4) as nodes, controllers(client, policy=NATIVE),
+        watched(client), virtual_nodes(client, 4) as nodes, provisioner(client),
+        controllers(client, policy=NATIVE),
     ):  # fmt: skip
-        with_devices = sorted(nodes.node_names())[1:3]
-        for name in with_devices:
+        names_ = sorted(nodes.node_names())
+        zones = dict(zip(names_, "abba", strict=True))
+        for name in names_:
+            await client.patch(NODES, name, {"metadata": {"labels": {ZONE: zones[name]}}})
+        for name in names_[1:]:
             await client.create(RESOURCE_SLICES, body_of(make_slice(name, 2)))
+        with_devices = names_[1:3]
+        volume = body_of(make_volume("data", zones=["b"], claim="data"))
+        volume["spec"]["hostPath"] = {"path": "/none"}
+        await client.create(VOLUMES, volume)
+        claim = {"accessModes": ["ReadWriteMany"], "storageClassName": "", "volumeName": "data",
+                 "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
+        await client.create(
+            CLAIMS, {"metadata": {"name": "data"}, "spec": claim}, namespace="default"
+        )
         for name in ("first", "second"):
             body = job_body(name, 3, gpus=1)
+            body["spec"]["roles"][0]["volumeClaimTemplates"] = [OF_ITS_OWN]
             spec = body["spec"]["roles"][0]["template"]["spec"]
             spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "one"}]
+            shared = {"name": "shared", "persistentVolumeClaim": {"claimName": "data"}}
+            spec["volumes"] = [shared]
             await client.create(JOBS, body, namespace="default")
             if name == "first":
                 await running(client, "first", 3)
@@ -215,6 +243,10 @@ async def test_a_gang_with_devices_is_placed_by_kube_scheduler_where_they_are(
         claims = (await client.list(RESOURCE_CLAIMS, namespace="default")).items
         had = [e for claim in claims if (a := claim.status.allocation) for e in a.devices.results]
         assert len({(each.pool, each.device) for each in had}) == len(had) == 3
+        disks = (await client.list(CLAIMS, namespace="default")).items
+        assert {each.metadata.name for each in disks if each.is_bound} == {
+            "data", *(f"data-first-worker-{i}" for i in range(3))
+        }  # fmt: skip
 
         async def waits() -> bool:
             return (await job(client, "second")).status.verdict is not None
@@ -226,7 +258,9 @@ async def test_a_gang_with_devices_is_placed_by_kube_scheduler_where_they_are(
         for name in ("first", "second"):
             assert (await job(client, name)).status.attempt == 1
         await succeed(client, nodes, "second")
-    for resource in (RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES):
+    for resource in (
+        RESOURCE_SLICES, DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, STORAGE_CLASSES, CLAIMS, VOLUMES,
+    ):  # fmt: skip
         await delete_all(client, resource)
 
 

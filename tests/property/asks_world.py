@@ -1,0 +1,462 @@
+"""Gangs that ask in all ways at once on small clusters, and a judge that knows the objects alone.
+
+Pods ask at both levels, with init containers, sidecars and overhead; neighbours are resized or wait
+at a gate; claims of volumes are of every binding mode, shared or of each member, on nodes that
+attach a few; claims of devices have counts, selectors, tolerations and alternatives.
+
+The judge shares nothing with the planner beyond the types of the wire. It adds up amounts by
+itself, reads from volumes and classes which nodes reach them, matches devices by augmenting paths,
+and finds places by trying all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+from tests.property.test_devices import ALL, KINDS, Gpu, Options, device, request
+from tests.property.test_devices import Case as Devices
+
+from fairlead.api.jobs.job import ClaimTemplate, Job, Role
+from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import NodeSelector, Pod, PodTemplate
+from fairlead.api.kubernetes.volumes import (
+    SELECTED_NODE,
+    PersistentVolume,
+    PersistentVolumeClaim,
+)
+from fairlead.api.meta import ObjectMeta, to_wire
+from fairlead.api.pods.pod_rules import pod_spec_causes
+from fairlead.decide.placement.actions import PlaceJob
+from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.objects import Objects
+from fairlead.testing.builders import EPOCH, make_job, make_node
+from fairlead.testing.device_builders import DRIVER, make_device_class, make_device_template
+from fairlead.testing.device_builders import make_slice as slice_of
+from fairlead.testing.volume_builders import (
+    ZONE,
+    make_claim,
+    make_csi_node,
+    make_storage_class,
+    make_volume,
+)
+
+Spec = dict[str, Any]
+CASE, DISKS = "case", "disk.test"
+#: What the runtime class of pods with overhead adds; the API server demands that it is in them.
+OVERHEAD_CLASS, OVERHEAD = "heavy", {"cpu": "1"}
+#: Binding modes of a claim that members share, and states in which none can have it.
+SHARED = (
+    "zonal", "zonal", "zonal", "local", "local", "static", "static", "static", "made", "made",
+    "made", "immediate", "missing", "for one pod", "for one pod",
+)  # fmt: skip
+
+
+@dataclass
+class AskingRole:
+    """Members that are alike: what their pods ask for."""
+
+    name: str
+    count: int
+    spec: Spec
+    claims: list[str] = field(default_factory=list[str])
+    #: The class of a claim that each has of its own; "" for none.
+    disks: str = ""
+    devices: list[Options] = field(default_factory=list[Options])
+    template: str = ""
+
+    @property
+    def is_certain(self) -> bool:
+        """False where it depends on the node what a member gets: we wait where kube-scheduler may
+        find a place by another alternative (docs/design/devices.md).
+        """
+        return all(len(each) == 1 and each[0][1] != ALL for each in self.devices)
+
+    def made(self) -> Role:
+        spec = dict(self.spec)
+        spec["volumes"] = [
+            {"name": f"v{i}", "persistentVolumeClaim": {"claimName": name}}
+            for i, name in enumerate(self.claims)
+        ]
+        if self.devices:
+            spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": self.template}]
+        template = msgspec.convert({"spec": spec}, PodTemplate)
+        wanted = {"accessModes": ["ReadWriteOnce"], "storageClassName": self.disks,
+                  "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
+        own = (ClaimTemplate(ObjectMeta(name="data"), wanted),) if self.disks else ()
+        return Role(name=self.name, count=self.count, template=template, volume_claim_templates=own)
+
+
+@dataclass
+class Gang:
+    """A job whose members start together."""
+
+    name: str
+    roles: list[AskingRole]
+
+    @property
+    def is_certain(self) -> bool:
+        """True where a gang finds places if and only if there are any: see `AskingRole`; several
+        roles are packed by a heuristic.
+        """
+        return len(self.roles) == 1 and self.roles[0].is_certain
+
+    def job(self, age: int) -> Job:
+        return make_job(self.name, roles=[role.made() for role in self.roles], created=EPOCH + age)
+
+
+@dataclass
+class Case:
+    """Objects as they are written, and the gangs that come one after the other."""
+
+    name: str
+    gpus: dict[str, list[Gpu]]
+    objects: Objects
+    gangs: list[Gang]
+
+
+# ---------------------------------------------------------------------- generated clusters
+
+
+def draw_case(rng: Random, name: str, *, roles_max: int = 1) -> Case:
+    """Draw a cluster and what is asked of it; all names begin with that of the case."""
+    nodes = [f"{name}-n{i}" for i in range(rng.randint(2, 4))]
+    zones = {node: f"{name}-{rng.choice('ab')}" for node in nodes}
+    gpus = {
+        node: [
+            Gpu(f"d{j}", rng.choice("abc"), rng.choice((16, 40, 80)), rng.random() < 0.2)
+            for j in range(rng.randint(1, 4))
+        ]
+        for node in nodes
+    }
+    limits = {node: rng.choice((1, 2, 3)) for node in nodes if rng.random() < 0.6}
+    classes = [
+        make_storage_class(f"{name}-disk", zones=sorted(set(zones.values()))),
+        make_storage_class(f"{name}-here", zones=[zones[nodes[0]]]),
+    ]
+    pods = [_neighbour(rng, f"{name}-p{i}", rng.choice(nodes)) for i in range(rng.randrange(3))]
+    case = Case(name, gpus, Objects(
+        nodes=tuple(
+            make_node(node, gpus=0, cpu=rng.randint(5, 16), labels={ZONE: zone, CASE: name})
+            for node, zone in zones.items()
+        ),
+        pods=(*pods, _gated(f"{name}-gated", nodes[0])),
+        storage_classes=tuple(classes),
+        csi_nodes=tuple(make_csi_node(node, disk_test=limits.get(node)) for node in nodes),
+        device_classes=(make_device_class("gpu", f'device.driver == "{DRIVER}"'),),
+        slices=tuple(slice_of(node, [*map(device, found)]) for node, found in gpus.items()),
+    ), [])  # fmt: skip
+    for number in range(rng.randint(1, 4)):
+        gang = f"{name}-g{number}"
+        roles = [_role(rng, case, gang, i) for i in range(rng.randint(1, roles_max))]
+        for each in roles[1:]:  # of other kinds, whose members come at once, one may be refused
+            each.devices, each.template = roles[0].devices, roles[0].template
+        case.gangs.append(Gang(gang, roles))
+    return case
+
+
+def _role(rng: Random, case: Case, gang: str, number: int) -> AskingRole:
+    role = AskingRole(f"r{number}", rng.choice((1, 1, 2, 3)), _spec(rng, case.name))
+    for i in range(rng.choice((0, 0, 0, 1, 1, 2))):
+        name = _add_claim(rng, case, f"{gang}-{number}-{i}")
+        role.claims += [name] * (name not in role.claims)
+    if rng.random() < 0.35:
+        role.disks = f"{case.name}-{rng.choice(('disk', 'disk', 'here'))}"
+    if rng.random() < 0.5:
+        role.devices = _requests(rng)
+        role.template = f"{gang}-{number}"
+        asked = (request(options, f"r{i}") for i, options in enumerate(role.devices))
+        found = make_device_template(role.template, *asked)
+        case.objects = _with(case.objects, device_templates=[found])
+    return role
+
+
+def _requests(rng: Random) -> list[Options]:
+    """Return the requests of a claim, whose kinds are the same or apart: of kinds that overlap,
+    members that come at once may get each other's (docs/design/devices.md).
+    """
+    kinds = sorted(set(KINDS) - {"none"})
+    if rng.random() < 0.25:
+        kind = rng.choice(kinds)
+        return [[(each, 1)] for each in rng.choice((("a", "b"), ("b", "a"), (kind, kind)))]
+    if rng.random() < 0.3:
+        return [[(rng.choice(kinds), rng.choice((1, 1, 2, ALL))) for _ in range(2)]]
+    return [[(rng.choice(kinds), rng.choice((1, 1, 2)))]]
+
+
+def _spec(rng: Random, case: str) -> Spec:
+    while True:
+        running = [_container(rng, f"c{i}") for i in range(rng.randint(1, 2))]
+        initial = [_container(rng, f"i{i}") for i in range(rng.choice((0, 0, 1, 2)))]
+        for each in initial:
+            if rng.random() < 0.5:
+                each["restartPolicy"] = "Always"
+        spec: Spec = {"containers": running, "initContainers": initial,
+                      "nodeSelector": {CASE: case}}  # fmt: skip
+        if rng.random() < 0.4:
+            most = total(spec) + rng.randrange(3)
+            spec["resources"] = {"requests": {"cpu": str(most)}}
+        if rng.random() < 0.25:
+            spec |= {"overhead": OVERHEAD, "runtimeClassName": OVERHEAD_CLASS}
+        if not pod_spec_causes(msgspec.convert({"spec": spec}, Pod).spec):
+            return spec
+
+
+def _container(rng: Random, name: str) -> Spec:
+    kind = rng.choice(("requests", "limits"))
+    return {"name": name, "image": "none", "resources": {kind: {"cpu": str(rng.randrange(3))}}}
+
+
+def _neighbour(rng: Random, name: str, node: str) -> Pod:
+    """A pod that may be resized: its node may have allocated, and the container have, others."""
+    container = {"name": "c", "image": "none",
+                 "resources": {"requests": {"cpu": str(rng.randint(1, 3))}}}  # fmt: skip
+    status: dict[str, Any] = {"phase": "Running"}
+    if rng.random() < 0.6:
+        has, allocated = str(rng.randint(1, 3)), str(rng.randint(1, 3))
+        status["containerStatuses"] = [{
+            "name": "c", "ready": True, "restartCount": 0, "image": "none", "imageID": "",
+            "resources": {"requests": {"cpu": has}}, "allocatedResources": {"cpu": allocated},
+        }]  # fmt: skip
+        if rng.random() < 0.5:
+            pending = {"type": "PodResizePending", "status": "True",
+                       "reason": rng.choice(("Infeasible", "Deferred"))}  # fmt: skip
+            status["conditions"] = [pending]
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    spec = {"containers": [container], "nodeName": node}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Pod)
+
+
+def _gated(name: str, node: str) -> Pod:
+    """A pod that would take all of a node, and is not to be scheduled yet."""
+    container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": "3"}}}
+    metadata = {"name": name, "namespace": "default", "uid": f"uid-{name}"}
+    spec = {"containers": [container], "nodeSelector": {"kubernetes.io/hostname": node},
+            "schedulingGates": [{"name": "example.com/wait"}]}  # fmt: skip
+    return msgspec.convert({"metadata": metadata, "spec": spec}, Pod)
+
+
+def _add_claim(rng: Random, case: Case, name: str) -> str:
+    """Add a claim that members share, with its volume or class; return its name.
+
+    That for one pod is the same for all gangs.
+    """
+    kind = rng.choice(SHARED)
+    if kind == "for one pod":
+        name = f"{case.name}-alone"
+    if kind == "missing" or any(each.metadata.name == name for each in case.objects.claims):
+        return name
+    nodes = {each.metadata.name: each.metadata.labels[ZONE] for each in case.objects.nodes}
+    node = rng.choice(sorted(nodes))
+    place: dict[str, Any] = {"zones": [nodes[node]]} if rng.random() < 0.6 else {"nodes": [node]}
+    if kind in ("zonal", "local"):
+        place = {"zones": [nodes[node]]} if kind == "zonal" else {"nodes": [node]}
+    modes = ["ReadWriteOncePod"] if kind == "for one pod" else ["ReadWriteMany"]
+    if kind in ("zonal", "local", "for one pod"):
+        claim = make_claim(name, volume=name, modes=modes)
+        volume = make_volume(name, claim=name, modes=modes, **place)
+        case.objects = _with(case.objects, claims=[claim], volumes=[volume])
+        return name
+    found = make_storage_class(name, waits=kind != "immediate", makes=kind != "static",
+                               zones=[nodes[node]] if kind == "made" else [])  # fmt: skip
+    if kind == "made":  # no node limits its volumes: shared ones are counted for each member
+        found = replace(found, provisioner="shared.test")
+    volumes = [make_volume(name, storage_class=name, **place)] if kind == "static" else []
+    claim = make_claim(name, storage_class=name)
+    case.objects = _with(case.objects, claims=[claim], volumes=volumes, storage_classes=[found])
+    return name
+
+
+def _with(objects: Objects, **more: Iterable[Any]) -> Objects:
+    """Return them with more."""
+    return dataclasses.replace(
+        objects, **{name: (*getattr(objects, name), *added) for name, added in more.items()}
+    )
+
+
+def planned(objects: Objects, job: Job) -> Placement | None:
+    """Return where our planner places a job that waits alone; None where it does not."""
+    state = dataclasses.replace(objects, jobs=(*objects.jobs, job)).state(())
+    decision = decide(PlacementState(state), PlacementPolicy(), EPOCH + 600)
+    found = [action for action in decision.actions if isinstance(action, PlaceJob)]
+    assert len(found) <= 1
+    return found[0].placement if found else None
+
+
+# ---------------------------------------------------------------------- the judge
+
+
+def amount(container: Spec) -> int:
+    """CPUs that a container asks for."""
+    resources = container.get("resources") or {}
+    return int((resources.get("requests") or resources.get("limits") or {}).get("cpu", 0))
+
+
+def total(spec: Spec) -> int:
+    """CPUs of a pod that is not resized."""
+    sidecars = peak = 0
+    for each in spec.get("initContainers") or ():
+        if "restartPolicy" in each:
+            sidecars += amount(each)
+            peak = max(peak, sidecars)
+        else:
+            peak = max(peak, sidecars + amount(each))
+    need = max(peak, sidecars + sum(map(amount, spec["containers"])))
+    if spec.get("resources"):
+        need = int(spec["resources"]["requests"]["cpu"])
+    return need + bool(spec.get("overhead"))
+
+
+def taken(pod: Spec) -> int:
+    """CPUs of a pod that has a node."""
+    asked, status = total(pod["spec"]), pod.get("status") or {}
+    for state in status.get("containerStatuses") or ():
+        if not state.get("resources"):
+            continue  # as the spec says
+        reasons = [each.get("reason") for each in status.get("conditions") or ()]
+        parts = [
+            int(state["resources"]["requests"]["cpu"]),
+            int(state["allocatedResources"]["cpu"]),
+        ]
+        return max(parts if "Infeasible" in reasons else [asked, *parts])
+    return asked
+
+
+class Judge:
+    """What is free on the nodes of a case, and who may go where."""
+
+    def __init__(self, case: Case, objects: Objects) -> None:
+        nodes = [each for each in objects.nodes if each.metadata.labels.get(CASE) == case.name]
+        self.nodes = {each.metadata.name: each.metadata.labels for each in nodes}
+        self.claims = {each.metadata.name: each for each in objects.claims}
+        self.volumes = {each.metadata.name: each for each in objects.volumes}
+        self.classes = {each.metadata.name: each for each in objects.storage_classes}
+        self.room = {each.metadata.name: int(each.status.allocatable["cpu"]) for each in nodes}
+        self.attached: dict[str, set[str]] = {node: set() for node in self.nodes}
+        #: The claims that pods with a node use.
+        self.used: set[str] = set()
+        for pod in objects.pods:
+            if pod.spec.node_name not in self.nodes or pod.is_terminal:
+                continue
+            self.room[pod.spec.node_name] -= taken(to_wire(pod))
+            names = [
+                volume.persistent_volume_claim.claim_name
+                for volume in pod.spec.volumes if volume.persistent_volume_claim is not None
+            ]  # fmt: skip
+            self.used.update(names)
+            self.attached[pod.spec.node_name].update(n for n in names if self._is_disk(n))
+        self.limits = {
+            each.metadata.name: driver.allocatable.count
+            for each in objects.csi_nodes for driver in each.spec.drivers or ()
+            if driver.name == DISKS and driver.allocatable is not None
+        }  # fmt: skip
+        self.devices = Devices(case.gpus, {})
+        for claim in objects.device_claims:
+            if claim.status.allocation is not None:
+                for had in claim.status.allocation.devices.results:
+                    self.devices.taken.setdefault(had.pool, set()).add(had.device)
+
+    def fits(self, node: str, members: Sequence[AskingRole]) -> bool:
+        """Whether a node has all that these members ask for, together."""
+        needs = [total(each.spec) for each in members]
+        if any(needs) and sum(needs) > self.room[node]:
+            return False
+        if any(node not in self._reached(each) for each in members):
+            return False
+        disks, limit = sum(bool(each.disks) for each in members), self.limits.get(node)
+        if disks and limit is not None and disks + len(self.attached[node]) > limit:
+            return False
+        chosen = [self.devices.chosen(node, each.devices) for each in members]
+        if None in chosen:
+            return False
+        asks = [ask for each in chosen for ask in each or ()]
+        return self.devices.match(node, asks) is not None
+
+    def finds_places(self, gang: Gang) -> bool:
+        """Whether there is a way to give all members a node; all ways are tried."""
+        members = [role for role in gang.roles for _ in range(role.count)]
+        if not self._may_have_claims(gang):
+            return False
+
+        def place(rest: Sequence[AskingRole], on: dict[str, list[AskingRole]]) -> bool:
+            if not rest:
+                return True
+            return any(
+                self.fits(node, [*there, rest[0]])
+                and place(rest[1:], {**on, node: [*there, rest[0]]})
+                for node, there in on.items()
+            )
+
+        return place(members, {node: [] for node in self.nodes})
+
+    def accepts(self, gang: Gang, places: Sequence[Sequence[str]]) -> bool:
+        """Whether the members of each role may be on these nodes."""
+        on: dict[str, list[AskingRole]] = {}
+        for role, nodes in zip(gang.roles, places, strict=True):
+            for node in nodes:
+                on.setdefault(node, []).append(role)
+        return self._may_have_claims(gang) and all(
+            node in self.nodes and self.fits(node, members) for node, members in on.items()
+        )
+
+    def _may_have_claims(self, gang: Gang) -> bool:
+        """Whether no claim that is for one pod is used by several, or by another one."""
+        users = [name for role in gang.roles for name in role.claims for _ in range(role.count)]
+        return not any(
+            users.count(name) > 1 or name in self.used
+            for name in users
+            if name in self.claims and "ReadWriteOncePod" in self.claims[name].spec.access_modes
+        )
+
+    def _reached(self, role: AskingRole) -> set[str]:
+        found = set(self.nodes)
+        for name in role.claims:
+            claim = self.claims.get(name)
+            found &= set() if claim is None else self._reach_of(claim)
+        return found & self._reach_of_class(role.disks) if role.disks else found
+
+    def _reach_of(self, claim: PersistentVolumeClaim) -> set[str]:
+        if claim.is_bound:
+            return self._reach_of_volume(self.volumes[claim.spec.volume_name])
+        if selected := claim.metadata.annotations.get(SELECTED_NODE):
+            return {selected}
+        return self._reach_of_class(claim.storage_class)
+
+    def _reach_of_class(self, name: str) -> set[str]:
+        """From where a claim of a class can get a volume that waits for its pod."""
+        found = self.classes[name]
+        if not found.waits_for_consumer:
+            return set()
+        if not found.makes_volumes:
+            free = [v for v in self.volumes.values() if v.storage_class == name]
+            return set[str]().union(*map(self._reach_of_volume, free))
+        rules = [rule for term in found.allowed_topologies for rule in term.match_label_expressions]
+        return {
+            node for node, labels in self.nodes.items()
+            if not rules or any(labels.get(rule.key) in rule.values for rule in rules)
+        }  # fmt: skip
+
+    def _reach_of_volume(self, volume: PersistentVolume) -> set[str]:
+        affinity = volume.spec.node_affinity
+        if affinity is None or affinity.required is None:
+            return set(self.nodes)
+        return {node for node, labels in self.nodes.items() if _is_for(affinity.required, labels)}
+
+    def _is_disk(self, claim: str) -> bool:
+        found = self.claims.get(claim)
+        has_class = found is not None and found.storage_class in self.classes
+        return has_class and self.classes[found.storage_class].provisioner == DISKS
+
+
+def _is_for(selector: NodeSelector, labels: dict[str, str]) -> bool:
+    return any(
+        all(labels.get(rule.key) in rule.values for rule in term.match_expressions)
+        for term in selector.node_selector_terms
+    )
