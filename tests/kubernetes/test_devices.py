@@ -262,7 +262,7 @@ async def test_kube_scheduler_takes_the_devices_for_which_we_say_that_an_express
     assert min(seen.values()) > len(asked) // 2, seen
 
 
-async def test_kube_scheduler_tolerates_taints_of_devices_as_we_do_and_takes_what_is_alike(
+async def test_kube_scheduler_tolerates_taints_of_devices_as_we_do_and_finds_what_is_alike_or_not(
     client: HttpClient,
 ) -> None:
     taints = (
@@ -304,6 +304,14 @@ async def test_kube_scheduler_tolerates_taints_of_devices_as_we_do_and_takes_wha
         )
         metadata = msgspec_replace(template.metadata, name=f"a{i}")
         asked.append(msgspec_replace(template, metadata=metadata, spec=spec))
+        pair = [for_one(request, name) for name in ("r0", "r1")]
+        apart = make_device_template(f"d{i}", *pair)
+        rule = ({"distinctAttribute": f"{DRIVER}/rack"},)
+        devices_spec = msgspec_replace(apart.spec.spec.devices, constraints=rule)
+        spec = msgspec_replace(
+            apart.spec, spec=msgspec_replace(apart.spec.spec, devices=devices_spec)
+        )
+        asked.append(msgspec_replace(apart, spec=spec))
     for template in asked:
         await client.create(RESOURCE_CLAIM_TEMPLATES, body_of(template), namespace="default")
     seen = {True: 0, False: 0}
@@ -318,6 +326,11 @@ async def test_kube_scheduler_tolerates_taints_of_devices_as_we_do_and_takes_wha
         for node in devices:
             group.create_task(judge(node))
     assert min(seen.values()) > len(asked) // 2, seen
+
+
+def for_one(request: dict[str, Any], name: str) -> dict[str, Any]:
+    """The request under another name, for one device."""
+    return {"name": name, "exactly": {**request["exactly"], "count": 1}}
 
 
 BIG = f'{AT}.size == "big"'

@@ -1,8 +1,10 @@
-"""Gangs whose devices are to be alike (`matchAttribute`), a GPU and a network card of one root, on
-generated clusters, against a counter that knows each device.
+"""Gangs whose devices are to be alike (`matchAttribute`), a GPU and a network card of one root, or
+to differ (`distinctAttribute`), cards of several roots, on generated clusters, against a counter
+that knows each device.
 
 Others take devices of the same kinds, whichever they find. What gets places finds its devices; and
 as long as no others have any, a gang gets places if and only if there are bundles for its members.
+Of devices that differ some that are there may be left out, but not where one member asks alone.
 """
 
 from __future__ import annotations
@@ -38,8 +40,9 @@ from fairlead.testing.device_builders import (
 
 #: Devices of a node: what each is, and its root; None for one that has none.
 Devices = list[tuple[str, str | None]]
-#: What a member wants: so many GPUs and so many cards, of one root or of any.
-Wish = tuple[int, int, bool]
+#: What a member wants: so many GPUs and so many cards, "alike", of one root, or of "any"; or so
+#: many cards that "differ": each of a root of its own.
+Wish = tuple[int, int, str]
 
 
 @dataclass
@@ -61,10 +64,13 @@ class Case:
 
     def find(self, node: str, wish: Wish, rng: random.Random) -> set[int] | None:
         """Return devices for a member, any that will do; None where there are none."""
-        gpus, cards, is_alike = wish
+        gpus, cards, how = wish
         roots = sorted({at for _, at in self.nodes[node] if at is not None})
         rng.shuffle(roots)
-        for root in roots if is_alike else [None]:
+        if how == "differ":
+            found = [of_root for root in roots if (of_root := self.free(node, "card", root))]
+            return {rng.choice(each) for each in found[:cards]} if len(found) >= cards else None
+        for root in roots if how == "alike" else [None]:
             of_gpus, of_cards = self.free(node, "gpu", root), self.free(node, "card", root)
             if len(of_gpus) >= gpus and len(of_cards) >= cards:
                 return {*rng.sample(of_gpus, gpus), *rng.sample(of_cards, cards)}
@@ -83,27 +89,34 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    device = st.tuples(st.sampled_from(["gpu", "card"]), st.sampled_from(["a", "b", "a", None]))
+    device = st.tuples(
+        st.sampled_from(["gpu", "card"]), st.sampled_from(["a", "b", "a", "c", None])
+    )
     nodes = {f"n{i}": draw(st.lists(device, max_size=10)) for i in range(draw(st.integers(1, 3)))}
-    wish = st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())
-    jobs = {
-        f"j{i}": (draw(st.integers(1, 3)), draw(wish.filter(lambda each: any(each[:2]))))
-        for i in range(draw(st.integers(1, 5)))
-    }
+    wish = st.one_of(
+        st.tuples(st.integers(0, 2), st.integers(0, 2), st.sampled_from(["alike", "any"])).filter(
+            lambda each: any(each[:2])
+        ),
+        st.tuples(st.just(0), st.integers(2, 3), st.just("differ")),
+    )
+    jobs = {f"j{i}": (draw(st.integers(1, 3)), draw(wish)) for i in range(draw(st.integers(1, 5)))}
     return Case(nodes, jobs, draw(st.integers(0, 99)))
 
 
 def template(name: str, wish: Wish) -> ResourceClaimTemplate:
-    gpus, cards, is_alike = wish
+    gpus, cards, how = wish
     requests = [
         device_request(what, count, name=what)
         for what, count in (("gpu", gpus), ("card", cards))
         if count
     ]
+    if how == "differ":
+        requests = [device_request("card", name=f"card{i}") for i in range(cards)]
     made = make_device_template(name, *requests)
-    if not is_alike:
+    if how == "any":
         return made
-    devices = replace(made.spec.spec.devices, constraints=({"matchAttribute": f"{DRIVER}/root"},))
+    kind = "distinctAttribute" if how == "differ" else "matchAttribute"
+    devices = replace(made.spec.spec.devices, constraints=({kind: f"{DRIVER}/root"},))
     return replace(made, spec=replace(made.spec, spec=replace(made.spec.spec, devices=devices)))
 
 
@@ -126,7 +139,7 @@ def state_of(case: Case) -> ClusterState:
 
 @given(cases(), st.booleans())
 @settings(BOUNDED)
-def test_members_find_devices_that_are_alike_whichever_others_got(
+def test_members_find_devices_that_are_alike_or_differ_whichever_others_got(
     case: Case, is_late: bool,
 ) -> None:  # fmt: skip
     """`is_late`: the members of a gang get their devices after the next one was placed."""
@@ -140,7 +153,9 @@ def test_members_find_devices_that_are_alike_whichever_others_got(
         state.job_changed(job)
         decision = decide(placement, PlacementPolicy(), EPOCH)
         placed = [each for each in decision.actions if isinstance(each, PlaceJob)]
-        are_all_alike &= wish[2] and wish[:2] == case.jobs["j0"][1][:2]
+        are_all_alike &= wish[2] == "alike" and wish[:2] == case.jobs["j0"][1][:2]
+        if count == 1 and wish[2] == "differ" and not (case.taken or waiting):
+            assert bool(placed) == any(case.find(node, wish, rng) for node in case.nodes)
         if are_all_alike:
             room = sum(case.bundles(node, wish) for node in case.nodes)
             assert bool(placed) == (room >= count), (room, decision.verdicts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from itertools import combinations
 
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.kubernetes.devices import Device, DeviceClass, ResourceClaim, ResourceSlice
@@ -87,7 +88,7 @@ class NodeDevices:
         self, part: ClaimPart, node: str, taken: set[DeviceId], tries: Tries
     ) -> Iterator[list[Way]]:
         """Yield the ways to serve a part of a claim: its options, or all of them by devices that
-        are alike.
+        are alike, or differ. Those that differ are of one kind: any order of values will do.
         """
         found = [self._way(option, node, taken, tries) for option in part.options]
         chosen = [way for way in found if way is not None]
@@ -99,10 +100,16 @@ class NodeDevices:
         kind = DeviceKind(alike=part.alike)
         devices = {(driver, pool, each.name): each for driver, pool, each in self._on(node)}
         values = {id_: alike(kind, id_[0], devices[id_]) for way in chosen for id_ in way.devices}
-        for value in dict.fromkeys(each for each in values.values() if None not in each):
+        found_values = dict.fromkeys(each for each in values.values() if None not in each)
+        for of_ways in (
+            combinations(found_values, len(chosen)) if part.differ
+            else ([value] * len(chosen) for value in found_values)
+        ):  # fmt: skip
+            if not tries.take():
+                return
             ways = [
                 Way(way.name, way.count, [id_ for id_ in way.devices if values[id_] == value])
-                for way in chosen
+                for way, value in zip(chosen, of_ways, strict=True)
             ]
             if all(len(way.devices) >= way.count for way in ways):
                 yield ways

@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import pytest
+from msgspec.structs import replace
+
 from fairlead.embedded.device_search import DeviceId, SharedUse, Tries, Way, find_devices
+from fairlead.embedded.node_devices import NodeDevices, id_of
+from fairlead.testing.device_builders import (
+    DRIVER,
+    device_request,
+    make_device,
+    make_device_claim,
+    make_device_class,
+    make_slice,
+)
 
 NOTHING = SharedUse({}, {})
 
@@ -38,3 +50,34 @@ def test_a_search_without_end_stops_after_its_tries() -> None:
     assert find_devices([[[(0, Way("r", 20, ids(24)))]]], shared, tries) is None
     assert -40 <= tries.left <= 0
     assert shared.left == {("d", "n", "set", "memory"): 12}
+
+
+@pytest.mark.parametrize(
+    ("kind", "roots", "expected"),
+    [
+        ("distinctAttribute", "aab", {"a", "b"}),
+        ("distinctAttribute", "aaa", None),
+        ("distinctAttribute", "a?", None),
+        ("matchAttribute", "aba", {"a"}),
+        ("matchAttribute", "ab", None),
+    ],
+)
+def test_devices_are_alike_or_differ_as_their_claim_wants(
+    kind: str, roots: str, expected: set[str] | None
+) -> None:
+    found = [
+        make_device(f"d{i}", {"root": root} if root != "?" else {}) for i, root in enumerate(roots)
+    ]
+    claim = make_device_claim("c", *(device_request(name=name) for name in ("r0", "r1")))
+    devices = replace(claim.spec.devices, constraints=({kind: f"{DRIVER}/root"},))
+    claim = replace(claim, spec=replace(claim.spec, devices=devices))
+    node = NodeDevices({DRIVER: make_device_class(DRIVER)}.get, lambda: [make_slice("n", found)])
+    given = node.allocate([claim], "n", set())
+    if expected is None:
+        assert given is None
+        return
+    assert given is not None
+    results = given[0]["devices"]["results"]
+    assert {each["request"] for each in results} == {"r0", "r1"}
+    assert len({id_of(each) for each in results}) == 2
+    assert {roots[int(each["device"][1:])] for each in results} == expected

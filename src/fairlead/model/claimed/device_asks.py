@@ -95,9 +95,9 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
 
     A kind with `options` is no devices but what a request gets that depends on the node: the first
     option that the node can serve (`firstAvailable`), or all devices of a kind. One with `together`
-    is devices of several requests, or several of one, that are alike in `alike`. One with a
-    `resource` is what serves a resource of containers: nodes that have it by themselves need no
-    devices for it (`NodeTable.set_devices`).
+    is devices of several requests, or several of one, that are alike in `alike`, or all `differ` in
+    it. One with a `resource` is what serves a resource of containers: nodes that have it by
+    themselves need no devices for it (`NodeTable.set_devices`).
     """
 
     device_class: str = ""
@@ -107,6 +107,7 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
     options: tuple[DeviceAsk, ...] = ()
     together: tuple[DeviceAsk, ...] = ()
     resource: str = ""
+    differ: bool = False
 
     @property
     def parts(self) -> tuple[DeviceKind, ...]:
@@ -243,10 +244,13 @@ def _names(spec: PodSpec, resources: ResourceNames) -> Iterator[ClaimName]:
 
 @dataclass(frozen=True, slots=True)
 class ClaimPart:
-    """A part of a claim: one of its options, or where it is `alike` in attributes all of them."""
+    """A part of a claim: one of its options, or where it is `alike` in attributes, or its devices
+    `differ` in these, all of them.
+    """
 
     options: tuple[DeviceOption, ...]
     alike: tuple[str, ...] = ()
+    differ: bool = False
 
     @property
     def ask(self) -> DeviceAsk:
@@ -257,7 +261,8 @@ class ClaimPart:
             for each in asks:
                 counts[each.kind] += each.count
             together = tuple(DeviceAsk(kind, n) for kind, n in sorted(counts.items()))
-            return DeviceAsk(DeviceKind(alike=self.alike, together=together), 1)
+            kind = DeviceKind(alike=self.alike, together=together, differ=self.differ)
+            return DeviceAsk(kind, 1)
         if len(asks) == 1 and asks[0].count != ALL:
             return asks[0]
         return DeviceAsk(DeviceKind(options=asks), 1)
@@ -309,10 +314,9 @@ def parts_of(claim: ClaimName, spec: DeviceSpec) -> tuple[ClaimPart, ...] | Unsu
             path, why = found
             return UnsupportedClaim(claim.words, f"{root}.requests[{i}].{path}", why)
         options.append(found)
-    alike: list[tuple[str, ...]] = [()] * len(options)
-    groups = list(range(len(options)))
+    groups = _Groups.of(options)
     for i, constraint in enumerate(spec.constraints):
-        wrong = _constrain(options, alike, groups, constraint)
+        wrong = _constrain(groups, constraint)
         if wrong is not None:
             return UnsupportedClaim(claim.words, f"{root}.constraints[{i}]{wrong[0]}", wrong[1])
     fixed = sum(max(option.ask.count for option in each) for each in options)
@@ -322,11 +326,38 @@ def parts_of(claim: ClaimName, spec: DeviceSpec) -> tuple[ClaimPart, ...] | Unsu
         return UnsupportedClaim(claim.words, f"{root}.requests", why)
     most = (DEVICES_PER_CLAIM_MAX - fixed) // variable if variable else 0
     parts: list[ClaimPart] = []
-    for first in dict.fromkeys(groups):
-        of = [each for i, each in enumerate(options) if groups[i] == first]
+    for first in dict.fromkeys(groups.of_request):
+        of = [each for i, each in enumerate(options) if groups.of_request[i] == first]
         flat = (_at_most(option, most) for each in of for option in each)
-        parts.append(ClaimPart(tuple(flat), alike[first]))
+        parts.append(ClaimPart(tuple(flat), groups.alike[first], first in groups.differing))
     return tuple(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Groups:
+    """The options of each request, and which requests a constraint is about together: those of one
+    group, which is the index of the first. By group the attributes in which they are alike, or
+    where it is among those `differing` unlike each other.
+    """
+
+    options: list[list[DeviceOption]]
+    of_request: list[int]
+    alike: list[tuple[str, ...]]
+    differing: set[int]
+
+    @classmethod
+    def of(cls, options: list[list[DeviceOption]]) -> _Groups:
+        """Return each request alone."""
+        count = len(options)
+        return cls(options, list(range(count)), [()] * count, set())
+
+    def join(self, chosen: Iterable[int], attribute: str) -> int:
+        """Make requests one group, which has an attribute; return it."""
+        first = min(chosen)
+        self.alike[first] = tuple(sorted({*self.alike[first], attribute}))
+        for i in chosen:
+            self.of_request[i] = first
+        return first
 
 
 def _at_most(option: DeviceOption, most: int) -> DeviceOption:
@@ -401,24 +432,20 @@ def _read_ask(request: Mapping[str, Any]) -> DeviceAsk | tuple[str, str]:
     return DeviceAsk(kind, ALL if mode == "All" else count)
 
 
-def _constrain(
-    options: list[list[DeviceOption]],
-    alike: list[tuple[str, ...]],
-    groups: list[int],
-    constraint: Mapping[str, Any],
-) -> tuple[str, str] | None:
-    """Let some requests be alike in an attribute; or return what is not planned of the constraint,
-    and why. It names requests, or single options of them.
+def _constrain(groups: _Groups, constraint: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Let some requests be alike in an attribute, or differ; or return what is not planned of the
+    constraint, and why. It names requests, or single options of them.
 
-    Those that are alike are of one group (the index of the first), which has the attributes; the
-    options of a request are each alike in themselves.
+    The options of a request are each alike in themselves.
     """
-    attribute, requests = constraint.get("matchAttribute"), constraint.get("requests")
+    options = groups.options
+    match, requests = constraint.get("matchAttribute"), constraint.get("requests")
+    attribute = match or constraint.get("distinctAttribute")
     for key, value in constraint.items():
-        if key not in ("matchAttribute", "requests") and value:
+        if key not in ("matchAttribute", "distinctAttribute", "requests") and value:
             return f".{key}", "it is not planned yet; leave it out"
     if not isinstance(attribute, str) or attribute.count("/") != 1:
-        return "", "it is no matchAttribute with a domain and a name"
+        return "", "it is no matchAttribute or distinctAttribute with a domain and a name"
     of_request = [each[0].name.split("/")[0] for each in options]
     names = {*of_request, *(option.name for each in options for option in each)}
     if requests and not (isinstance(requests, list) and names.issuperset(requests)):
@@ -428,17 +455,18 @@ def _constrain(
         for i, each in enumerate(options)
     }
     chosen = {i: found for i, found in chosen.items() if found}
+    if not match:
+        return _tell_apart(groups, chosen, attribute)
+    if constraint.get("distinctAttribute"):
+        return ".distinctAttribute", "it is set beside matchAttribute; accepted: one of both"
     is_exact = all(len(options[i]) == 1 and options[i][0].ask.count != ALL for i in chosen)
     if is_exact:
-        constrained = {groups[i] for i in chosen if alike[groups[i]]}
-        if constrained and {i for i, group in enumerate(groups) if group in constrained} != {
-            *chosen
-        }:
+        of = groups.of_request
+        constrained = {of[i] for i in chosen if groups.alike[of[i]]}
+        is_other = {i for i, group in enumerate(of) if group in constrained} != {*chosen}
+        if constrained and (is_other or constrained & groups.differing):
             return ".requests", "another constraint is about some of these requests, and others"
-        first = min(chosen)
-        alike[first] = tuple(sorted({*alike[first], attribute}))
-        for i in chosen:
-            groups[i] = first
+        groups.join(chosen, attribute)
         return None
     if len(chosen) > 1:
         why = "alternatives, or requests for all devices, are not planned together with others yet"
@@ -449,4 +477,22 @@ def _constrain(
             kind = option.ask.kind
             kind = replace(kind, alike=tuple(sorted({*kind.alike, attribute})))
             options[i][j] = DeviceOption(option.name, replace(option.ask, kind=kind))
+    return None
+
+
+def _tell_apart(
+    groups: _Groups, chosen: Mapping[int, Sequence[DeviceOption]], attribute: str
+) -> tuple[str, str] | None:
+    """Let devices differ in an attribute; or return what is not planned of it, and why.
+
+    kube-scheduler 1.36 compares one device of each request with the next: of a request for several,
+    two may be equal (`distinctAttributeConstraint.attributes`).
+    """
+    asks = [option.ask for i in chosen for option in groups.options[i]]
+    if len(chosen) < 2 or len(asks) > len(chosen) or len({*asks}) > 1 or asks[0].count != 1:
+        why = "accepted: two requests or more of one kind, each for one device and no alternatives"
+        return ".distinctAttribute", why
+    if any(groups.alike[groups.of_request[i]] for i in chosen):
+        return ".distinctAttribute", "another constraint is about some of these requests"
+    groups.differing.add(groups.join(chosen, attribute))
     return None

@@ -17,8 +17,8 @@ What a request with options takes depends on the node: the first option that the
 each row of which options take, and each way in which they do on some node, there is a *variant* of
 the row with what they take; on nodes where they take otherwise there is enough of it for all.
 
-Devices that are to be alike (`DeviceKind.together`) have such a row, too: how many *bundles* of
-them a node has. Whichever device another pod gets, it breaks one bundle at most, so each costs 1.
+Devices that are to be alike, or to differ (`DeviceKind.together`), have such a row: how many
+*bundles* a node has. Whichever device another pod gets, it breaks one at most, so each costs 1.
 """
 
 from __future__ import annotations
@@ -478,7 +478,8 @@ def _text(kind: DeviceKind) -> str:
         return _short(", else ".join(map(_option_text, kind.options)))
     if kind.together:
         devices = " with ".join(map(_option_text, kind.together))
-        return _short(f"{devices}, of one {' and '.join(kind.alike)}")
+        which = "of different" if kind.differ else "of one"
+        return _short(f"{devices}, {which} {' and '.join(kind.alike)}")
     parts = [_short(" && ".join(kind.selectors))] if kind.selectors else []
     parts += [f"of one {name}" for name in kind.alike]
     parts += [f"tolerating {each.words}" for each in kind.tolerations]

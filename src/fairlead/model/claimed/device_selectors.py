@@ -203,13 +203,25 @@ def may_choose(
 def bundles_of(kind: DeviceKind, counts: Mapping[Hashable, Sequence[int]]) -> int:
     """Return how many bundles there are of devices that are alike; `counts` are by what they are
     alike in how many there are of each kind in a bundle.
+
+    Of devices that differ as many as there are whichever are taken: once none is left, devices of
+    fewer values than a bundle has are, at best those with the most; and a bundle has of all others
+    as many as it has devices, and one of each value.
     """
+    if kind.differ:
+        size = kind.together[0].count
+        rest = sorted((sum(found) for found in counts.values()), reverse=True)[size - 1 :]
+        return max(-(-sum(rest) // size), rest[0]) if rest else 0
     of_one = (zip(found, kind.together, strict=True) for found in counts.values())
     return sum(min(n // each.count for n, each in found) for found in of_one)
 
 
 def broken_by(kind: DeviceKind, counts: Mapping[Hashable, Sequence[int]]) -> int:
     """Return how many bundles are less at most without these devices, whatever others are gone."""
+    if kind.differ:
+        of_values = [sum(found) for found in counts.values()]
+        size = kind.together[0].count
+        return max(-(-sum(of_values) // size), *of_values) if of_values else 0
     of_one = (zip(found, kind.together, strict=True) for found in counts.values())
     return sum(max(-(-n // each.count) for n, each in found) for found in of_one)
 
