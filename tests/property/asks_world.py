@@ -55,7 +55,7 @@ OVERHEAD_CLASS, OVERHEAD = "heavy", {"cpu": "1"}
 #: Binding modes of a claim that members share, and states in which none can have it.
 SHARED = (
     "zonal", "zonal", "zonal", "local", "local", "static", "static", "static", "made", "made",
-    "made", "immediate", "missing", "for one pod", "for one pod",
+    "made", "made anywhere", "made anywhere", "immediate", "missing", "for one pod", "for one pod",
 )  # fmt: skip
 
 
@@ -264,9 +264,10 @@ def _add_claim(rng: Random, case: Case, name: str) -> str:
         volume = make_volume(name, claim=name, modes=modes, **place)
         case.objects = _with(case.objects, claims=[claim], volumes=[volume])
         return name
+    zones = {"made": [nodes[node]], "made anywhere": sorted(set(nodes.values()))}
     found = make_storage_class(name, waits=kind != "immediate", makes=kind != "static",
-                               zones=[nodes[node]] if kind == "made" else [])  # fmt: skip
-    if kind == "made":  # no node limits its volumes: shared ones are counted for each member
+                               zones=zones.get(kind, ()))  # fmt: skip
+    if kind in zones:  # no node limits its volumes: shared ones are counted for each member
         found = replace(found, provisioner="shared.test")
     volumes = [make_volume(name, storage_class=name, **place)] if kind == "static" else []
     claim = make_claim(name, storage_class=name)
@@ -387,7 +388,7 @@ class Judge:
 
         def place(rest: Sequence[AskingRole], on: dict[str, list[AskingRole]]) -> bool:
             if not rest:
-                return True
+                return self._are_together(on)
             return any(
                 self.fits(node, [*there, rest[0]])
                 and place(rest[1:], {**on, node: [*there, rest[0]]})
@@ -402,9 +403,23 @@ class Judge:
         for role, nodes in zip(gang.roles, places, strict=True):
             for node in nodes:
                 on.setdefault(node, []).append(role)
-        return self._may_have_claims(gang) and all(
-            node in self.nodes and self.fits(node, members) for node, members in on.items()
+        return (
+            self._may_have_claims(gang)
+            and self._are_together(on)
+            and all(node in self.nodes and self.fits(node, there) for node, there in on.items())
         )
+
+    def _are_together(self, on: dict[str, list[AskingRole]]) -> bool:
+        """Whether members that share a volume that is yet to be made are in one zone."""
+        zones: dict[str, set[str]] = {}
+        for node, members in on.items():
+            for name in {name for each in members for name in each.claims}:
+                claim = self.claims.get(name)
+                if claim is not None and not claim.is_bound:
+                    found = self.classes[claim.storage_class]
+                    if found.makes_volumes and found.allowed_topologies:
+                        zones.setdefault(name, set()).add(self.nodes[node][ZONE])
+        return all(len(each) == 1 for each in zones.values())
 
     def _may_have_claims(self, gang: Gang) -> bool:
         """Whether no claim that is for one pod is used by several, or by another one."""

@@ -6,16 +6,18 @@ import pytest
 from tests.unit.decide.test_placement import POLICY, apply, workers
 
 from fairlead.api import names
+from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.kubernetes.volumes import PersistentVolumeClaim
 from fairlead.api.meta import ObjectMeta, OwnerReference
 from fairlead.decide.answers.explain import explain_changed
 from fairlead.decide.answers.supposed import submitted
-from fairlead.decide.placement.actions import PlaceJob, ReleaseJob, WriteVerdict
+from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Outcome, Reason, render
+from fairlead.decide.verdict import Decision
 from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest
@@ -52,6 +54,34 @@ def test_a_gang_that_its_zone_has_no_room_for_waits_though_there_is_room_elsewhe
     verdict = decide(PlacementState(cluster), POLICY, EPOCH).verdicts["default", "j"]
     assert verdict.reason is Reason.VOLUMES_IN_THE_WAY
     assert (verdict.facts["members_fit"], verdict.blockers) == (1, (("default", "other"),))
+
+
+def test_a_gang_that_shares_a_volume_that_is_yet_to_be_made_is_in_one_zone() -> None:
+    zones = {"a1": "a", "b1": "b", "b2": "b"}
+    nodes = [make_node(name, labels={ZONE: zone, "rack": zone}) for name, zone in zones.items()]
+    classes = [make_storage_class("disks", zones=["a", "b"])]
+    claims = [make_claim("data", storage_class="disks")]
+
+    def state(*given: Node, count: int = 2, topology: Topology | None = None) -> ClusterState:
+        job = make_job("j", count=count, claims=["data"], topology=topology)
+        return ClusterState.of([*given], [job], claims=claims, storage_classes=classes)
+
+    def decided(cluster: ClusterState) -> Decision[Action]:
+        return decide(PlacementState(cluster), POLICY, EPOCH)
+
+    for topology in (None, Topology("rack"), Topology("topology.kubernetes.io/region")):
+        assert workers(decided(state(*nodes, topology=topology)), "j") == ["b1", "b2"]
+    said = decided(state(*nodes[:2])).verdicts["default", "j"]
+    assert said.message == (
+        f"needs room for 2 members in one {ZONE}; the largest of 2, empty, holds 1"
+    )
+    assert workers(decided(state(*nodes[:2], count=1)), "j") == ["a1"]
+    bound = [make_claim("data", volume="v")]
+    known = ClusterState.of(
+        nodes[:2], [make_job("j", count=2, claims=["data"])], claims=bound,
+        volumes=[make_volume("v", zones=["a", "b"], claim="data")],
+    )  # fmt: skip
+    assert workers(decided(known), "j") == ["a1", "b1"]
 
 
 def test_a_volume_that_no_matching_node_reaches_is_said_with_where_it_is() -> None:

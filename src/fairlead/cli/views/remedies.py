@@ -20,11 +20,13 @@ from fairlead.decide.words import duration, fold_names, plural, resource_word
 
 _FLAGS = {"count": "--nodes", "nvidia.com/gpu": "--gpus", "cpu": "--cpus", "memory": "--memory"}
 
+_TO_COME = "no volume yet (it gets one where its first member runs)"
+
 
 def volume_texts(places: Sequence[VolumePlace]) -> list[str]:
     """Return the claims of the job, their volumes, and which nodes reach these."""
     texts = [
-        f"claim {each.claim}: {f'volume {each.volume}' if each.volume else 'no volume yet'}, "
+        f"claim {each.claim}: {f'volume {each.volume}' if each.volume else _TO_COME}, "
         f"on nodes with {each.reach}"
         for each in places
     ]

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from fairlead.api.kubernetes.selectors import selector_of
 from fairlead.api.kubernetes.volumes import (
+    SELECTED_NODE,
     PersistentVolume,
     PersistentVolumeClaim,
+    StorageClass,
     TopologySelectorTerm,
 )
 from fairlead.api.meta import Amount
@@ -118,3 +120,20 @@ def candidates(
             continue
         if set(claim.spec.access_modes) <= set(spec.access_modes):
             yield volume
+
+
+def domain_of(claims: Iterable[PersistentVolumeClaim], classes: Mapping[str, StorageClass]) -> str:
+    """Return the label of which one domain gets the volume of a claim, that of its first pod; ""
+    where no such volume is to be made, or it is known where.
+    """
+    for claim in claims:
+        found = classes.get(claim.storage_class)
+        if found is None or not (found.waits_for_consumer and found.makes_volumes):
+            continue
+        if claim.spec.volume_name or claim.metadata.annotations.get(SELECTED_NODE):
+            continue
+        rules = [rule for term in found.allowed_topologies for rule in term.match_label_expressions]
+        keys = {rule.key for rule in rules}
+        if len(keys) == 1 and len({value for rule in rules for value in rule.values}) > 1:
+            return keys.pop()
+    return ""

@@ -13,6 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fairlead.api.jobs.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Role
+from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Toleration
 from fairlead.api.values.quantity import is_gpu
 from fairlead.model.asks.requests import (
@@ -331,7 +332,7 @@ def gang_of(
     if reaches:
         roles = [_reaching(role, near) for role, near in zip(roles, reaches, strict=True)]
     try:
-        topology = topology_of(spec.topology, levels)
+        topology = _topology(spec, levels, reaches)
     except ValueError as error:
         return InvalidGang(f"spec.topology.{error}")
     is_sliced = topology.is_sliced
@@ -345,6 +346,26 @@ def gang_of(
         field = "adopts" if spec.adopts is not None else "topology.sliceSize"
         return InvalidGang(f"spec.{field}: does not go together with minCount")
     return gang
+
+
+def _topology(
+    spec: JobSpec, levels: Sequence[Level], reaches: Sequence[RoleReach]
+) -> TopologyRequest:
+    """Return what a job asks of the topology; ValueError. Where members share a volume that is yet
+    to be made, the gang is in one domain, unless the job requires one itself.
+    """
+    asked = spec.topology or Topology()
+    if not reaches or (asked.required and asked.key):
+        return topology_of(spec.topology, levels)
+    sharing = [(near.domain, role.count) for near, role in zip(reaches, spec.roles, strict=True)]
+    if sum(count for domain, count in sharing if domain) < 2:
+        return topology_of(spec.topology, levels)
+    domain = min(domain for domain, _ in sharing if domain)
+    within = replace(asked, key=domain, required=True, preferred=asked.key)
+    try:
+        return topology_of(within, levels)
+    except ValueError:  # what it prefers is no narrower
+        return topology_of(replace(within, preferred="", preferred_seconds=0), levels)
 
 
 def _reaching(role: RoleRequest, near: RoleReach) -> RoleRequest:
