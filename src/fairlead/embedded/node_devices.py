@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, islice
 
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.kubernetes.devices import Device, DeviceClass, ResourceClaim, ResourceSlice
@@ -43,6 +43,8 @@ from fairlead.model.claimed.device_selectors import (
 
 #: Devices that are tried for the pods of a namespace in one decision, or for one pod.
 TRIES_MAX = 10_000
+#: Sets of values that are tried for devices that differ.
+DIFFERENT_MAX = 256
 
 
 class NodeDevices:
@@ -102,7 +104,7 @@ class NodeDevices:
         values = {id_: alike(kind, id_[0], devices[id_]) for way in chosen for id_ in way.devices}
         found_values = dict.fromkeys(each for each in values.values() if None not in each)
         for of_ways in (
-            combinations(found_values, len(chosen)) if part.differ
+            islice(combinations(found_values, len(chosen)), DIFFERENT_MAX) if part.differ
             else ([value] * len(chosen) for value in found_values)
         ):  # fmt: skip
             if not tries.take():

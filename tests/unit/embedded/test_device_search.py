@@ -81,3 +81,18 @@ def test_devices_are_alike_or_differ_as_their_claim_wants(
     assert {each["request"] for each in results} == {"r0", "r1"}
     assert len({id_of(each) for each in results}) == 2
     assert {roots[int(each["device"][1:])] for each in results} == expected
+
+
+def test_devices_that_differ_are_found_among_more_sets_of_values_than_can_be_tried() -> None:
+    """12 of 32 devices: 226 million sets."""
+    found = [make_device(f"d{i}", {"root": f"r{i}"}) for i in range(32)]
+    claim = make_device_claim("c", *(device_request(name=f"r{i}") for i in range(12)))
+    rule = ({"distinctAttribute": f"{DRIVER}/root"},)
+    devices = replace(claim.spec.devices, constraints=rule)
+    claim = replace(claim, spec=replace(claim.spec, devices=devices))
+    node = NodeDevices({DRIVER: make_device_class(DRIVER)}.get, lambda: [make_slice("n", found)])
+    tries = Tries(10_000)
+    given = node.allocate([claim], "n", {(DRIVER, "n", f"d{i}") for i in range(20)}, tries)
+    assert given is not None
+    assert len({id_of(each) for each in given[0]["devices"]["results"]}) == 12
+    assert tries.left > 0

@@ -105,7 +105,6 @@ def explain(
     open_to = gang if verdict.reason is Reason.BORROW_BACK_OFF else gang.accepting
     if verdict.reason.has(Trait.IS_TIMED):
         open_to = open_to.instant
-    changes = suggestions(state, entry, verdict, policy, now=now, may_try=may_try)
     explanation = Explanation(
         key,
         verdict,
@@ -114,7 +113,7 @@ def explain(
         volumes=_volumes(state.cluster, key) if gang.has_reach else (),
         claimed=tuple(_claimed(state.cluster, open_to)),
         ahead=_ahead(state, state.queue.order_of(entry)),
-        suggestions=tuple(changes),
+        suggestions=tuple(suggestions(state, entry, verdict, policy, now=now, may_try=may_try)),
         borrower_backoff=borrower_backoff(entry.job.status) if gang.borrowing else None,
     )
     if verdict.reason.has(Trait.HAS_FORECAST):

@@ -354,9 +354,11 @@ def _topology(
     """Return what a job asks of the topology; ValueError. Where members share a volume that is yet
     to be made, the gang is in one domain, unless the job requires one itself.
     """
-    asked = spec.topology or Topology()
-    if not reaches or (asked.required and asked.key):
+    if not reaches or not any(near.domain for near in reaches):
         return topology_of(spec.topology, levels)
+    asked = spec.topology or Topology()
+    if asked.required and asked.key:
+        return topology_of(asked, levels)
     sharing = [(near.domain, role.count) for near, role in zip(reaches, spec.roles, strict=True)]
     if sum(count for domain, count in sharing if domain) < 2:
         return topology_of(spec.topology, levels)
