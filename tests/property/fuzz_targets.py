@@ -1,25 +1,50 @@
 """Parsers of what strangers write, with texts that they take and errors that they may raise.
 
-A module-level function named `parse...`, `decode...` or `expand...` whose first parameter is text
-or bytes is such a parser: `tests/tidy/test_fuzzed.py` fails for one without a row. Parsers of other
-names have rows, too.
+A module-level function named `parse...`, `decode...`, `expand...`, `compile...` or `read...` whose
+first parameter is text or bytes, and a method that takes bytes in (`feed` and the like), is such a
+parser: `tests/tidy/test_fuzzed.py` fails for one without a row. Parsers of other names have rows,
+too.
 """
 
 from __future__ import annotations
 
 import importlib
+import struct
+import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from tempfile import NamedTemporaryFile
 from typing import Any
 
-from fairlead.api.status import ApiError
+from fairlead.api.kubernetes.devices import Device, DeviceAttribute
+from fairlead.api.resources import JOBS
+from fairlead.api.status import ApiError, InternalError
 from fairlead.api.values.indices import parse_indices
+from fairlead.app.decision_file import DecisionFileError, read_lines
+from fairlead.cli.formats.program_output import TerminalFilter
+from fairlead.cli.sessions.held_terminal import LeaveKey
+from fairlead.cli.slurm_import.accounts import read_records
+from fairlead.cli.slurm_import.conf import Findings, read_conf
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.doctor.audit.parallel import Engine, read_logs
+from fairlead.embedded.http import spdy
 from fairlead.embedded.http.request import BodyLimits
+from fairlead.embedded.http.spdy import SpdyError, SpdyServer
+from fairlead.embedded.webhooks.review import BadAnswer, read_answer
 from fairlead.input.errors import CliError
+from fairlead.input.yamlmarks import YamlTooLarge
+from fairlead.kube.decoding import Decoders
+from fairlead.kube.protocol import LineSplitter
+from fairlead.member.terminal_frames import Frames, Modes
+from fairlead.model.claimed.device_selectors import ExpressionError, look
+from fairlead.node.machine_tests.program import Broken
+from fairlead.node.node_report import UnreadableReport
+from fairlead.run import RunFold
+from fairlead.runtime.loglines import LineCutter
+from fairlead.web.pages.site import AskedPath
+from fairlead.web.program_text import ProgramText
 from fairlead.webhook.review import BadReview
 
 JOB = b"""apiVersion: fairlead.dev/v1alpha1
@@ -57,15 +82,14 @@ class Target:
     named: tuple[tuple[str, Any], ...] = ()
     #: Text of a decoded file has no lone surrogates; that of a command line may have some.
     is_file: bool = False
-    #: Where the parser reads a file: what writes one and calls it.
-    parser: Callable[[bytes], object] | None = None
+    #: Where the parser is no function of its text alone: what calls it.
+    parser: Callable[[Any], object] | None = None
     #: What is called with the parser's result: it is used as its callers do.
     use: Callable[[Any], object] = bool
 
     def call(self, given: str | bytes) -> None:
         """Parse, and use the result."""
         if self.parser is not None:
-            assert isinstance(given, bytes)
             self.parser(given)
             return
         module, name = self.name.split(":")
@@ -77,6 +101,18 @@ def _evaluated(steps: Any) -> None:
     from fairlead.embedded.http.columns import evaluate
 
     evaluate(steps, {"a": [{"b": 1}, {"b": "x"}], "status": {"conditions": [{"type": "Ready"}]}})
+
+
+def _evaluated_expression(program: Any) -> None:
+    device = Device("a", attributes={"b": DeviceAttribute(int_=1)})
+    with suppress(ExpressionError):
+        program.evaluate(lambda path: look(path, "d", device))
+
+
+def _asked_path(text: str) -> object:
+    path, _, query = text.partition("?")
+    asked = AskedPath.of(path, query)
+    return asked.text("x"), asked.texts("y"), asked.number("a", 9)
 
 
 def _rows() -> Iterator[Target]:
@@ -97,15 +133,36 @@ def _rows() -> Iterator[Target]:
         (".a[*].b", '.status.conditions[?(@.type=="Ready")]', ".a[0]", ".a[-1]['b']"),
         use=_evaluated,
     )
+    # Python warns of what another version of it may read otherwise; it reads it as Go does.
+    yield Target("embedded.schema.values:compile_pattern", ("^a+[0-9]{2,3}$", r"\S\z[[["),
+                 (ValueError, FutureWarning))  # fmt: skip
+    yield Target("model.cel:compile_expression",
+                 ('device.driver == "d" && device.attributes["d"].a.size() > 1',
+                  '["a"].exists(x, x == device.attributes["d"].b)'), (ValueError,),
+                 use=_evaluated_expression)  # fmt: skip
+    yield Target("input.yamlmarks:read_documents", (JOB.decode(), "a: &a [*a]"), (YamlTooLarge,),
+                 is_file=True)  # fmt: skip
+    yield Target(
+        "embedded.webhooks.review:read_answer",
+        (b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u"}}',),
+        (BadAnswer,), parser=lambda body: read_answer("u", body, is_mutating=True),
+    )  # fmt: skip
+    yield Target(
+        "web.pages.site:AskedPath.of", ("/jobs/a%2Fb?x=1&y=%zz&=&a=1;b", "/"), (ValueError,),
+        parser=_asked_path,
+    )  # fmt: skip
     for name in ("decode_json", "decode_yaml", "decode_config"):
         yield Target(f"embedded.http.request:{name}", (JOB, REVIEW), (ApiError,), more=(LIMITS,))
     for kind in ("application/json", "application/yaml", "application/vnd.kubernetes.protobuf"):
         yield Target("embedded.http.request:decode_body", (JOB, REVIEW, CONTENT), (ApiError,),
                      more=(kind, LIMITS))  # fmt: skip
-    yield Target("webhook.review:decode_pod", (REVIEW,), (BadReview,))
-    yield Target("webhook.review:decode_object", (REVIEW,), (BadReview,), more=("jobs",))
+    reviews = (REVIEW, REVIEW.replace(b"CREATE", b"\xff"))
+    yield Target("webhook.review:decode_pod", reviews, (BadReview,))
+    yield Target("webhook.review:decode_object", reviews, (BadReview,), more=("jobs",))
     yield from _values()
     yield from _files()
+    yield from _streams()
+    yield from _tools()
 
 
 def _values() -> Iterator[Target]:
@@ -118,6 +175,8 @@ def _values() -> Iterator[Target]:
     yield Target(
         "api.validation.notify_rules:parse_url", ("https://a.b:8/c?d#e", "http://[::1]/", "ftp://x")
     )
+    yield Target("model.health.windows:read_window", ("2026-01-01T00:00:00Z/2026-01-02T00:00:00Z",))
+    yield Target("cli.sessions.notebook:read_server", (b'{"url":"http://a/","token":"\xff"}',))
     yield text("api.values.indices:parse_indices", ("0-31", "1,3,5-7", "0-99:4%5"))
     yield text("api.values.node_limit:parse_limit", ("3", "10%"))
     yield text("api.values.quantity:parse", ("500m", "16Gi", "2e3", "-1.5E"))
@@ -162,13 +221,112 @@ def _files() -> Iterator[Target]:
     yield Target("doctor.readers.node_pods:parse_node_facts", ("a=b\nc=d\n",), is_file=True)
     yield file("embedded.virtual.profile:parse_profile", ("nodes: {}\n", "stages: []\n"))
     yield file("node.tuning.profile:parse_profile", ("lines: []\n",), more=("source",))
-    yield Target("node.node_report:decode_report", (b'{"version":1}',), (ValueError,))
+    yield Target("node.node_report:decode_report", (b'{"version":1}', b'{"node":"\xff"}'),
+                 (UnreadableReport,))  # fmt: skip
     yield Target("node.shaping.limits:decode_rates", (b'{"teams":[]}',), (ValueError,))
     yield file("node.sources.disks:parse_mounts", ("36 35 98:0 / /mnt rw - ext3 /dev/x rw\n",),
                more=(("ext3",),))  # fmt: skip
     table = "entries  allocs table_fulls\n00000010 00000001 00000002\n"
     yield Target("node.sources.network:parse_fill", (table,), (OSError,), more=(64,), is_file=True)
     yield Target("doctor.audit.parallel:read_logs", (AUDIT,), parser=_audit_log)
+
+
+def _tools() -> Iterator[Target]:
+    """Yield the parsers of what tools of others print, and of files of other schedulers."""
+    tool = partial(Target, errors=(RuntimeError, Broken), is_file=True)
+    yield tool("node.machine_tests.gpu_clocks:read_states", ("0, 1980, 1980, 700.1, 45, 0x4\n",))
+    results = '{"results":[{"gpu_id":"0","status":"Fail","warnings":[{"error_severity":2}]}]}'
+    test = f'{{"name":"Memory",{results[1:]}'
+    categories = f'{{"test_categories":[{{"category":"Hardware","tests":[{test}]}}]}}'
+    yield tool(
+        "node.machine_tests.installed.dcgm:read_results", (f'{{"DCGM Diagnostic":{categories}}}',)
+    )
+    sums = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 412.7\n"
+    yield tool("node.machine_tests.installed.nccl:read_rate", (sums,))
+    case = '{"name":"host_to_device_memcpy_ce","status":"Passed","bandwidth_matrix":[["55.1"]]}'
+    yield tool(
+        "node.machine_tests.installed.nvbandwidth:read_rates",
+        (f'{{"nvbandwidth":{{"testcases":[{case}]}}}}',),
+    )
+    conf = "ClusterName=c\nNodeName=n[1-4] CPUs=8 \\\n  Gres=gpu:4\nInclude /etc/%c.conf\n"
+    yield Target("cli.slurm_import.conf:read_conf", (conf,), (CliError,), is_file=True,
+                 parser=_slurm_conf)  # fmt: skip
+    shown = "JobId=7 UserId=a(1)\n   NodeList=n[1-2] Gres=(null)\n\nJobId=8\n"
+    yield Target("cli.slurm_import.accounts:read_records", (shown,), is_file=True,
+                 parser=lambda text: list(read_records("f", text, "jobid")))  # fmt: skip
+    yield Target("sim.kwok.objects:read_template", ("phase: Running\n{{ $a := 1 }}\n- type: a\n",))
+    yield Target("sim.setup.replay_command:read_options", ("{}", '{"nodes": 3}'), (ValueError,))
+    decision = b'{"format":"fairlead.dev/decision","version":1}\n{"kind":"Job","object":{}}\n'
+    yield Target("app.decision_file:read_lines", (decision,), (DecisionFileError,),
+                 parser=lambda data: read_lines(data.splitlines()))  # fmt: skip
+
+
+def _slurm_conf(text: str) -> object:
+    def read(file: str) -> str:
+        return text if file == "slurm.conf" else "Include slurm.conf\n"
+
+    return read_conf("slurm.conf", read, Findings())
+
+
+def _streams() -> Iterator[Target]:
+    """Yield what takes bytes in as they come; each text comes whole, and in pieces."""
+    lines = (b"one\ntwo\r\n\x1b[1;31mred\x1b]0;title\x07\x1b[0m\n",)
+    frames = struct.pack("!cI", b"h", 3) + b"abc" + struct.pack("!cI", b"o", 2) + b"xy"
+    yield Target("member.terminal_frames:Frames.feed", (frames,), (ValueError,),
+                 parser=_fed(lambda: Frames().feed))  # fmt: skip
+    yield Target("member.terminal_frames:Modes.feed", (b"\x1b[?1049h\x1b[?25;7l\x1bc",),
+                 parser=_fed(lambda: Modes().feed))  # fmt: skip
+    yield Target("cli.formats.program_output:TerminalFilter.feed", lines,
+                 parser=_fed(lambda: TerminalFilter().feed))  # fmt: skip
+    yield Target(
+        "web.program_text:ProgramText.feed", lines, parser=_fed(lambda: ProgramText().feed)
+    )
+    yield Target(
+        "cli.sessions.held_terminal:LeaveKey.feed", lines, parser=_fed(lambda: LeaveKey().feed)
+    )
+    yield Target("kube.protocol:LineSplitter.feed", lines, errors=(InternalError,),
+                 parser=_fed(lambda: LineSplitter(1024).feed))  # fmt: skip
+    yield Target(
+        "runtime.loglines:LineCutter.feed", lines, parser=_fed(lambda: LineCutter(b"a ").feed)
+    )
+    yield Target("run:RunFold.take", (b'{"metric":"loss","value":1,"step":2}', b'{"param":"a"}'),
+                 parser=lambda data: RunFold().take(data))  # fmt: skip
+    watched = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}'
+    yield Target("kube.decoding:Decoders.event", (watched, b'{"type":"ERROR","object":{}}'),
+                 (ApiError,), parser=Decoders(JOBS).event)  # fmt: skip
+    yield Target("embedded.http.spdy:SpdyServer.feed", (_spdy(),), (SpdyError,),
+                 parser=_fed(_spdy_feed))  # fmt: skip
+
+
+def _fed(make: Callable[[], Callable[[bytes], object]]) -> Callable[[bytes], object]:
+    """Return what feeds a new one with a text as a whole, and another with it byte by byte."""
+
+    def parse(data: bytes) -> None:
+        make()(data)
+        feed = make()
+        for at in range(len(data)):
+            feed(data[at : at + 1])
+
+    return parse
+
+
+def _spdy() -> bytes:
+    """Return a stream that is opened, and data on it."""
+    pairs = ((b"port", b"80"), (b"streamtype", b"data"))
+    texts = [text for pair in pairs for text in pair]
+    plain = struct.pack("!I", len(pairs)) + b"".join(
+        struct.pack("!I", len(text)) + text for text in texts
+    )
+    deflate = zlib.compressobj(level=0, zdict=spdy._DICTIONARY)
+    block = deflate.compress(plain) + deflate.flush(zlib.Z_SYNC_FLUSH)
+    body = struct.pack("!IIH", 1, 0, 0) + block
+    head = struct.pack("!II", 0x80030001, len(body))
+    return head + body + struct.pack("!II", 1, 1 << 24 | 3) + b"abc"
+
+
+def _spdy_feed() -> Callable[[bytes], object]:
+    server = SpdyServer()
+    return lambda data: list(server.feed(data))
 
 
 def _audit_log(data: bytes) -> object:
@@ -182,4 +340,7 @@ TARGETS: tuple[Target, ...] = tuple(_rows())
 #: Of a name like those of parsers, and none of strangers' bytes.
 NO_PARSERS = {
     "input.sections:parse": "called by the parsers of files above, with their types",
+    "embedded.resource_info:FieldReader.read": "reads objects that the server has encoded itself",
+    "kube.http1:AnswerReader.feed": "reads what tests/property/test_http1.py draws",
+    "member.sftp_server:SftpServer.answer": "acts on files: tests/unit/member/test_sftp_server.py",
 }

@@ -89,3 +89,10 @@ def test_what_a_command_says_of_its_failure_is_short_and_without_control_codes(
     short = script(tmp_path / "short", "printf 'a\\n\\033]0;b\\007\\tc' >&2; exit 1")
     with pytest.raises(CloudError, match=r"list: a \\x1b\]0;b\\x07 c$"):
         asyncio.run(run_command(short, "list"))
+
+
+@pytest.mark.parametrize("says", [r'{"a": "\377"}', "[" * 50_000], ids=["no text", "too deep"])
+def test_an_answer_that_is_no_json_is_an_error_of_the_provider(tmp_path: Path, says: str) -> None:
+    command = script(tmp_path / "command", f"printf '{says}'")
+    with pytest.raises(CloudError, match="command answers no JSON"):
+        asyncio.run(run_command(command, "list"))

@@ -320,7 +320,7 @@ class MlflowServer:
     def _decoded(self, raw: bytes, type_: type[T]) -> T:
         try:
             return msgspec.json.decode(raw, type=type_)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise fail(
                 Code.EXPORT, f"{self.address} does not answer as MLflow does: {error}",
                 help=("name a tracking server, as MLFLOW_TRACKING_URI does",),

@@ -79,7 +79,7 @@ def read_pods(source: PodSource) -> list[CountedPod]:
     """Return the pods of the node; OSError."""
     try:
         found = msgspec.json.decode(_read(source), type=_Pods)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise OSError(f"{source.place} is no list of pods: {error}") from error
     return found.items or []
 
