@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from celpy import celtypes, evaluation
 from celpy.celparser import CELParseError, CELParser
-from celpy.evaluation import CELEvalError
+from celpy.evaluation import CELEvalError, CELSyntaxError, CELUnsupportedError
 
 from fairlead.api.values.quantity import QuantityError, parse
 from fairlead.model.claimed.device_selectors import ExpressionError, Read
@@ -37,8 +37,8 @@ _MACROS = frozenset(("exists", "all"))
 
 _BRACKETS = frozenset(("paren_expr", "exprlist", "member_index", "list_lit"))
 _FAILURES = (
-    CELEvalError, ValueError, TypeError, KeyError, IndexError, ArithmeticError,
-    AttributeError, RecursionError,
+    CELEvalError, CELSyntaxError, CELUnsupportedError, ValueError, TypeError, KeyError, IndexError,
+    ArithmeticError, AttributeError, RecursionError,
 )  # fmt: skip
 #: Not celpy.Environment, which changes the recursion limit of the process.
 _parser = CELParser()
