@@ -1,9 +1,11 @@
 """Makes a release: the packages twice, byte for byte the same, tried, with what belongs to them.
 
-    python -m tools.release.build [--directory dist]
+    python -m tools.release.build [--directory dist] [--key KEY] [--image]
 
 The checks of the source (`make lint test`) are of `make release`, which calls this after them. In
-the directory afterwards: wheel, sdist, SBOM (CycloneDX), notes, and the checksums of all of these.
+the directory afterwards: wheel, sdist, SBOM (CycloneDX), notes, with --image an archive of the
+image, and the checksums of all of these. With a key (`sign.py`) also the provenance of the files, a
+signature beside each, and the public key.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+
+from tools.cluster.images import build_archive
+from tools.release.sign import BadKey, Json, Signer, provenance, sign_image
 
 from fairlead import __version__
 
@@ -88,12 +93,47 @@ def describe(wheel: Path, sbom: Path) -> None:
              "--pyproject", ROOT / "pyproject.toml", "-o", sbom, python])  # fmt: skip
 
 
-def release(directory: Path, version: str = __version__) -> None:
+def add_image(directory: Path, version: str, signer: Signer | None, made_of: Json) -> None:
+    """Put an archive of the image into the directory, signed where there is a key (needs root)."""
+    archive = build_archive(lambda text: print(text, file=sys.stderr), with_examples=False)
+    target = directory / f"fairlead-{version}-image-{os.uname().machine}.tar"
+    if signer is None:
+        shutil.copyfile(archive, target)
+    else:
+        sign_image(archive, target, signer, made_of)
+
+
+def sign_files(directory: Path, version: str, signer: Signer, made_of: Json) -> None:
+    """Write the provenance of what is in the directory, and a signature beside each file."""
+    subjects = [{"name": name, "digest": {"sha256": digest}}
+                for name, digest in digests(directory).items()]  # fmt: skip
+    statement = signer.envelope({**made_of, "subject": subjects})
+    (directory / f"fairlead-{version}.intoto.json").write_bytes(statement)
+    (directory / "fairlead.pub").write_bytes(signer.public)
+    _write_sums(directory)
+    for name in digests(directory):
+        path = directory / name
+        if name != "fairlead.pub":
+            (directory / f"{name}.sig").write_text(signer.sign(path.read_bytes()))
+
+
+def _write_sums(directory: Path) -> None:
+    sums = "".join(f"{digest}  {name}\n" for name, digest in digests(directory).items())
+    (directory / "SHA256SUMS").write_text(sums, encoding="utf-8")
+    print(sums, end="")
+
+
+def release(
+    directory: Path, signer: Signer | None = None, *, has_image: bool = False,
+    version: str = __version__,
+) -> None:  # fmt: skip
     """Make all files of a release; Unfit."""
     if run(["git", "status", "--porcelain"]):
         raise Unfit("the checkout has changes that are not committed")
     text = notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
     epoch = run(["git", "log", "-1", "--format=%ct"]).strip()
+    locks = {f"requirements/{name}": digest for name, digest in digests(LOCK.parent).items()}
+    made_of = provenance(run(["git", "rev-parse", "HEAD"]).strip(), locks)
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     first = build(directory, epoch)
@@ -104,18 +144,26 @@ def release(directory: Path, version: str = __version__) -> None:
     [wheel] = directory.glob("*.whl")
     describe(wheel, directory / f"fairlead-{version}.cdx.json")
     (directory / "NOTES.md").write_text(text, encoding="utf-8")
-    sums = "".join(f"{digest}  {name}\n" for name, digest in digests(directory).items())
-    (directory / "SHA256SUMS").write_text(sums, encoding="utf-8")
-    print(sums, end="")
+    if has_image:
+        add_image(directory, version, signer, made_of)
+    if signer is None:
+        _write_sums(directory)
+        print("not signed: make release KEY=FILE signs", file=sys.stderr)
+    else:
+        sign_files(directory, version, signer, made_of)
 
 
 def main() -> int:
     """Make a release of the commit that is checked out."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--directory", type=Path, default=ROOT / "dist")
+    parser.add_argument("--key", type=Path, help="private key that signs, in PEM")
+    parser.add_argument("--image", action="store_true", help="build the image, too (needs root)")
+    given = parser.parse_args()
     try:
-        release(parser.parse_args().directory)
-    except Unfit as error:
+        signer = None if given.key is None else Signer(given.key)
+        release(given.directory, signer, has_image=given.image)
+    except (Unfit, BadKey, OSError) as error:
         print(f"no release: {error}", file=sys.stderr)
         return 1
     return 0
