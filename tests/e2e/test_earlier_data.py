@@ -1,4 +1,4 @@
-"""A data directory that an earlier version wrote, and that version's command line.
+"""A data directory that an earlier version wrote, and command lines of one version each way.
 
 `earlier/data-82abc461.tar.xz` was recorded with revision 82abc461: `fairlead up --nodes 3`, a team,
 a node pool, an array of four elements that ended, a gang that ran, and one that was held.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,48 +18,66 @@ from tests.earlier_version import earlier_source
 
 pytestmark = pytest.mark.e2e
 RECORDED = Path(__file__).with_name("earlier") / "data-82abc461.tar.xz"
+HERE = ("--listen", "127.0.0.1:0")
+Run = Callable[..., str]
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """A cluster of this version in the recorded directory."""
+    """The recorded directory, and commands of this version."""
     shell = Shell(tmp_path)
     with tarfile.open(RECORDED) as packed:
         packed.extractall(shell.data, filter="data")
     shell.data.chmod(0o700)
-    shell.up("--listen", "127.0.0.1:0")
     try:
         yield shell
     finally:
         shell.down()
 
 
-def test_what_an_earlier_version_stored_goes_on_and_its_commands_are_answered(
-    shell: Shell,
-) -> None:
-    states = {line.split()[0]: line.split()[2] for line in shell.run("ps", "-a").out.splitlines()}
-    assert states["sweep"] == "Succeeded"
-    assert states["held"] == "Held"
-    assert "sweep" in shell.run("history").out
-    eventually(lambda: shell.state("steady"), "Running")
-    assert shell.status("steady")["attempt"] == 1
-    shell.run("release", "held")
-    shell.run("wait", "held")
-
+@pytest.fixture
+def earlier(shell: Shell) -> Run:
+    """Runs a command of the earlier version; returns what it printed."""
     tree = earlier_source(shell.root / "earlier")
+    environment = {**shell.environment, "PYTHONPATH": str(tree / "src")}
 
-    def earlier(*arguments: str) -> str:
-        environment = {**shell.environment, "PYTHONPATH": str(tree / "src")}
-        done = subprocess.run([sys.executable, "-m", "fairlead", *arguments], cwd=shell.root,
-                              env=environment, capture_output=True, text=True,
-                              check=False)  # fmt: skip
+    def run(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "fairlead", *arguments], cwd=shell.root, env=environment,
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "steady" in earlier("ps")
-    assert "steady" in earlier("why", "steady")
-    assert earlier("run", "--name", "from-before", "--", "echo", "skew") == "skew\n"
-    assert "16/24" in earlier("nodes")
-    assert "from-before" in shell.run("history").out
+    return run
+
+
+def use(name: str, run: Run) -> None:
+    """Do what people do all day, with commands of one version and a cluster of another."""
+    assert "steady" in run("ps")
+    assert "steady" in run("why", "steady")
+    assert "16/24" in run("nodes")
+    assert run("run", "--name", name, "--", "echo", "skew") == "skew\n"
+    assert run("logs", name) == "skew\n"
+    assert name in run("history")
+
+
+def test_what_an_earlier_version_stored_goes_on_and_commands_of_both_are_answered(
+    shell: Shell, earlier: Run
+) -> None:
+    earlier("up", "--detach", "--data", str(shell.data), *HERE)
+    eventually(lambda: shell.state("steady"), "Running")
+    use("later-commands", lambda *arguments: shell.run(*arguments).out)
+    earlier("down", "--data", str(shell.data))
+
+    shell.up(*HERE)
+    states = {line.split()[0]: line.split()[2] for line in shell.run("ps", "-a").out.splitlines()}
+    assert (states["sweep"], states["held"]) == ("Succeeded", "Held")
+    assert "sweep" in shell.run("history").out
+    eventually(lambda: shell.state("steady"), "Running")
+    assert shell.status("steady")["attempt"] == 1
+    use("earlier-commands", earlier)
+    shell.run("release", "held")
+    shell.run("wait", "held")
     earlier("cancel", "steady")
     eventually(lambda: shell.state("steady"), "Cancelled")
