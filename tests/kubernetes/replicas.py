@@ -9,10 +9,11 @@ import signal
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.operating import until
@@ -73,14 +74,18 @@ class Replicas:
     #: URL of the history; "" keeps it in memory.
     history: str = ""
     arguments: Sequence[str] = ARGUMENTS
+    #: Where their lease is.
+    namespace: str = "default"
     running: list[Replica] = field(default_factory=list)
 
-    async def start(self) -> Replica:
+    async def start(
+        self, *arguments: str, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> Replica:
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "fairlead", "controller", "--kubeconfig", str(self.kubeconfig),
-            "--listen", "127.0.0.1:0", *self.arguments,
-            stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL,
-            limit=1 << 22, env={**os.environ, "FAIRLEAD_HISTORY_URL": self.history},
+            "--listen", "127.0.0.1:0", *self.arguments, *arguments,
+            stderr=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.DEVNULL, limit=1 << 22,
+            env={**os.environ, "FAIRLEAD_HISTORY_URL": self.history, **environment},
         )  # fmt: skip
         token = load_connection(path=self.kubeconfig).token
         replica = Replica(process, (PLANTED, token))
@@ -102,11 +107,11 @@ class Replicas:
 @asynccontextmanager
 async def replicas(
     cluster: ControlPlane, *, history: str = "", kubeconfig: Path | None = None,
-    arguments: Sequence[str] = ARGUMENTS,
+    arguments: Sequence[str] = ARGUMENTS, namespace: str = "default",
 ) -> AsyncIterator[Replicas]:  # fmt: skip
     """Start and end replicas in the block; as the tester, unless a kubeconfig is given."""
     async with asyncio.TaskGroup() as group:
-        world = Replicas(kubeconfig or cluster.kubeconfig(), group, history, arguments)
+        world = Replicas(kubeconfig or cluster.kubeconfig(), group, history, arguments, namespace)
         try:
             yield world
         finally:
@@ -117,9 +122,9 @@ async def replicas(
                 await replica.process.wait()
 
 
-async def holder(client: HttpClient) -> str:
+async def holder(client: HttpClient, namespace: str = "default") -> str:
     try:
-        return (await client.get(LEASES, LEASE, namespace="default")).spec.holder_identity
+        return (await client.get(LEASES, LEASE, namespace=namespace)).spec.holder_identity
     except NotFound:
         return ""
 
@@ -129,7 +134,7 @@ async def leader(client: HttpClient, world: Replicas) -> Replica:
     found: list[Replica] = []
 
     async def one_leads() -> bool:
-        name = await holder(client)
+        name = await holder(client, world.namespace)
         found[:] = [r for r in world.running if r.identity and r.identity == name]
         return bool(found)
 

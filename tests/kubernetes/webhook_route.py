@@ -35,13 +35,7 @@ def own_address() -> str:
 async def lead_to(client: HttpClient, port: int) -> None:
     """Let the Service lead to a port of this machine; return once jobs are let in through it."""
     await forget(client)
-    body = {
-        "metadata": {"name": SERVICE, "labels": {"kubernetes.io/service-name": SERVICE}},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
-        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
-    }
-    await client.request("POST", SLICES, body=msgspec.json.encode(body))
+    await add(client, port)
 
     async def lets_in() -> bool:
         try:
@@ -51,6 +45,23 @@ async def lead_to(client: HttpClient, port: int) -> None:
         return True
 
     await until(lets_in)
+
+
+async def add(client: HttpClient, port: int) -> None:
+    """Let the Service lead to this port, too."""
+    labels = {"kubernetes.io/service-name": SERVICE}
+    body = {
+        "metadata": {"name": f"{SERVICE}-{port}", "labels": labels},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [own_address()], "conditions": {"ready": True}}],
+        "ports": [{"name": "https", "port": port, "protocol": "TCP"}],
+    }
+    await client.request("POST", SLICES, body=msgspec.json.encode(body))
+
+
+async def remove(client: HttpClient, port: int) -> None:
+    """Let the Service lead to this port no more."""
+    await client.request("DELETE", f"{SLICES}/{SERVICE}-{port}")
 
 
 async def forget(client: HttpClient) -> None:
