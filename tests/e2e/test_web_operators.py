@@ -15,9 +15,11 @@ from tests.e2e.web_world import page_of
 from fairlead.api.cluster.node_report import (
     NodeReport,
     NodeReportStatus,
+    ReportedFlow,
     ReportedPodEgress,
     ReportedShaping,
     ReportedTeamEgress,
+    ReportedTraffic,
 )
 from fairlead.api.cluster.team import TeamUse
 from fairlead.api.meta import ObjectMeta
@@ -281,7 +283,8 @@ def network_world() -> Iterator[tuple[Resource[Any], Any]]:
         team = ReportedTeamEgress("vision", 600 * M, sent, 2 * sent, dropped=7, pods=1)
         own = ReportedPodEgress("a", pod, "vision", 200 * M, sent, 7)
         shaping = ReportedShaping("limit", "", teams=(team,), pods=(own,))
-        status = NodeReportStatus(shaping=shaping)
+        flow = ReportedFlow("internet", "a", job=SCRIPT, sent_rate=sent)
+        status = NodeReportStatus(shaping=shaping, traffic=ReportedTraffic(flows=(flow,)))
         yield NODE_REPORTS, NodeReport(metadata=ObjectMeta(node), status=status)
 
 
@@ -289,9 +292,10 @@ async def test_the_network_page_shows_budgets_and_the_pods_that_send_most_first(
     async with page_of(network_world()) as browser:
         await browser.sign_in()
         page = await browser.page("/network")
-        assert "590M" in page, "both nodes together"
+        assert page.count("590M") == 2, "both nodes together: the budget, and the traffic"
         assert "audio" not in page
-        assert page.index("400M") < page.index("loader") < page.index("190M")
+        senders = page[page.index("Pods that send most") :]
+        assert senders.index("400M") < senders.index("loader") < senders.index("190M")
         assert SCRIPT not in page
         one = await browser.page("/network?q=n1")
         assert "loader" in one

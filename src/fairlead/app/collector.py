@@ -24,11 +24,13 @@ from fairlead.api.cluster.node_report import (
     NodeReport,
     NodeReportSpec,
     NodeReportStatus,
+    ReportedTraffic,
 )
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from fairlead.api.values.times import format_time, parse_time
+from fairlead.decide.network import HELD_BACK_SECONDS_MIN
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
 from fairlead.node.shaping import RATES_VERSION, EgressRates, TeamRate
 from fairlead.runtime.client import Client
@@ -51,6 +53,9 @@ REPORT_BYTES_MAX = 4 << 20
 _OF_ANOTHER = "of-another-node-"
 #: A demand that changes by less of a power of two is no news.
 _DEMAND_STEPS = 4
+#: Rates of traffic that are news: of so many bits per second, and twice or half of those before.
+#: They change all the time, so they alone are written once in this time.
+TRAFFIC_SECONDS, _RATE_MIN, _RATE_FACTOR = 60.0, 10**6, 2
 
 
 class Collector:
@@ -229,6 +234,8 @@ def _is_news(old: NodeReportStatus, new: NodeReportStatus, confirm_seconds: floa
     """
     if _substance(old) != _substance(new):
         return True
+    if _seconds(new) - _seconds(old) >= TRAFFIC_SECONDS and _is_other(old.traffic, new.traffic):
+        return True
     return _seconds(new) - _seconds(old) >= confirm_seconds
 
 
@@ -242,9 +249,34 @@ def _substance(status: NodeReportStatus) -> object:
         status.shaping.mechanism,
         status.shaping.shares_at if status.shaping.teams else None,
         [(each.team, each.limit, _step(each.demand)) for each in status.shaping.teams],
+        [
+            (each.namespace, each.name)
+            for each in status.shaping.pods
+            if each.held_back_seconds >= HELD_BACK_SECONDS_MIN
+        ],
     )
     return (faults, sources, status.boot_id, status.left_out, status.tuning, status.answered,
             shaping)  # fmt: skip
+
+
+def _is_other(old: ReportedTraffic | None, new: ReportedTraffic | None) -> bool:
+    """True where some rate is far from the one that was written."""
+    if old is None or new is None:
+        return old is not new
+    before, after = _rates(old), _rates(new)
+    for key in before.keys() | after.keys():
+        less, more = sorted((before.get(key, 0), after.get(key, 0)))
+        if more >= _RATE_MIN and more >= less * _RATE_FACTOR:
+            return True
+    return False
+
+
+def _rates(traffic: ReportedTraffic) -> dict[tuple[str, ...], int]:
+    return {
+        (each.namespace, each.team, each.job, each.traffic_class, direction): rate
+        for each in traffic.flows
+        for direction, rate in (("out", each.sent_rate), ("in", each.received_rate))
+    }
 
 
 def _step(demand: int) -> int:

@@ -373,10 +373,14 @@ class Controllers:
         reader, reports = self._begin("egress"), self.mirrors.node_reports
         assert reports is not None
         controller = EgressController(
-            self._client, self.world, reports, clock=self._clock, policy=self._policies.egress,
-            reader=reader,
+            self._client, self.world, reports, events=self._events, clock=self._clock,
+            policy=self._policies.egress, reader=reader,
         )  # fmt: skip
-        await self._run(controller, reader)
+        self._metrics.traffic.watch(lambda: controller.traffic)
+        try:
+            await self._run(controller, reader)
+        finally:
+            self._metrics.traffic.watch(None)
 
     async def _run_doctor(self) -> None:
         reader, policy = self._begin("doctor"), self._policies.doctor

@@ -105,7 +105,7 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "images": CommandEntry(
             "images", "Show images: where they are, their sizes, and who uses them."
         ),
-        "network": CommandEntry("network", "Show what teams and pods send to the internet."),
+        "network": CommandEntry("network", "Show what teams and pods send where."),
         "tune": CommandEntry("tune", "Show what a tuning profile would change on the nodes."),
         "fleet": CommandEntry("fleet", "Show node pools, and what holds each back."),
         "defrag": CommandEntry("defrag", "Show which gangs would move to free nodes."),

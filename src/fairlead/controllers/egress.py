@@ -2,38 +2,45 @@
 
 It reads demand from the reports of nodes and writes their shares into the same objects' specs, from
 where each node's collector takes them. It looks at all of them once in a round, and only while some
-team has a budget or some node a share.
+team has a budget or some node a share. With each report it adds up what nodes have counted, and
+records an event on a pod that is held back for long.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import ExitStack
 from typing import Any
 
-from fairlead.api.cluster.node_report import NodeReport, NodeReportSpec
+from fairlead.api.cluster.node_report import NodeReport, NodeReportSpec, ReportedPodEgress
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.names import TEAM
-from fairlead.api.resources import NODE_REPORTS
+from fairlead.api.resources import NODE_REPORTS, PODS
 from fairlead.api.status import ApiError
-from fairlead.api.values.egress import TEAM_BITS_MIN, egress_bits
+from fairlead.api.values.egress import TEAM_BITS_MIN, egress_bits, rate_text
 from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.network import (
     EgressMemory,
     EgressPolicy,
+    HeldBackPods,
     SetShares,
     TeamBudget,
+    TrafficBook,
     decide_shares,
+    team_of,
 )
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
+from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow
+from fairlead.runtime.traffic_metrics import TeamEgressLine, TrafficReport
 
 #: A pod's node, its namespace, and the team that it names.
 _Place = tuple[str, str, str]
@@ -50,6 +57,7 @@ class EgressController:
         world: ClusterWorld,
         reports: Mirror[NodeReport],
         *,
+        events: EventSink,
         clock: Clock,
         policy: EgressPolicy,
         reader: MirrorReader | None = None,
@@ -57,6 +65,7 @@ class EgressController:
         self._world = world
         self._reports = reports
         self._objects = ObjectWriter(client)
+        self._events = events
         self._clock = clock
         self._policy = policy
         self._memory = EgressMemory()
@@ -64,11 +73,17 @@ class EgressController:
         self._next_at = 0.0
         #: The latest round found neither a budget nor a share, with this version of the teams.
         self._is_idle, self._teams_seen = False, -1
-        self._remove = follow(world.mirrors.pods, self._pod_changed, reader)
+        self._traffic, self._held_back = TrafficBook(), HeldBackPods()
+        self._followed = ExitStack()
+        for undo in (
+            follow(world.mirrors.pods, self._pod_changed, reader),
+            follow(reports, self._report_changed, reader),
+        ):
+            self._followed.callback(undo)
 
     def close(self) -> None:
-        """Detach from the mirror, which lives longer than the controller."""
-        self._remove()
+        """Detach from the mirrors, which live longer than the controller."""
+        self._followed.close()
 
     @property
     def mirrors(self) -> Sequence[Mirror[Any]]:
@@ -86,24 +101,54 @@ class EgressController:
             if not self._places[place]:
                 del self._places[place]
 
+    def _report_changed(self, change: Change[NodeReport]) -> None:
+        self._traffic.put(change.old, change.new)
+        for each in self._held_back.changed(change.key[1], change.new):
+            pod = self._world.mirrors.pods.get(each.namespace, each.name)
+            # A node speaks for its own pods alone.
+            if pod is not None and pod.spec.node_name == change.key[1]:
+                self._events.record(PODS, pod.metadata, EventKind.WARNING, reason="TrafficHeldBack",
+                                    message=_held_back_words(each))  # fmt: skip
+
+    @property
+    def traffic(self) -> TrafficReport:
+        """Return what all nodes together have counted, and the use of budgets."""
+        teams = self._world.state.teams
+        used: dict[str, list[int]] = {}
+        for report in self._reports.items():
+            shaping = report.status.shaping
+            for line in shaping.teams if shaping is not None else ():
+                sums = used.setdefault(line.team, [0, 0, 0])
+                for n, bits in enumerate((line.limit, line.demand, line.sent)):
+                    sums[n] += bits
+        return TrafficReport(
+            self._traffic.by_team(lambda space, label: team_of(teams.open_to(space), label)),
+            self._traffic.states,
+            [TeamEgressLine(name, bits, *used.get(name, (0, 0, 0)))
+             for name, bits in sorted(self._bits().items())],
+        )  # fmt: skip
+
     def due_at(self) -> float | None:
         """Return when the next round is; None while no team has a budget and no node a share."""
         is_idle = self._is_idle and self._teams_seen == self._world.state.teams.version
         return None if is_idle else self._next_at
 
-    def _budgets(self) -> list[TeamBudget]:
-        """Return the teams with a budget, with the nodes that have pods of them."""
-        bits = {
+    def _bits(self) -> dict[str, int]:
+        """Return the budgets of teams, in bits per second."""
+        return {
             each.metadata.name: egress_bits(text, least=TEAM_BITS_MIN)
             for each in self._world.state.teams
             if (text := each.spec.network.internet_egress)
         }
+
+    def _budgets(self) -> list[TeamBudget]:
+        """Return the teams with a budget, with the nodes that have pods of them."""
+        bits = self._bits()
         nodes: dict[str, set[str]] = {name: set() for name in bits}
         for node, namespace, label in self._places if bits else ():
-            # As the agent has it: a label chooses among the namespace's own teams alone.
             of = [name for name in self._world.state.teams.open_to(namespace) if name in bits]
             if of:
-                nodes[label if label in of else min(of)].add(node)
+                nodes[team_of(of, label)].add(node)
         found: list[TeamBudget] = []
         for name in sorted(bits):
             team = self._world.state.teams.get(name)
@@ -148,3 +193,13 @@ class EgressController:
 
     def failed(self, action: SetShares, error: ApiError) -> None:
         """Leave it to the next round."""
+
+
+def _held_back_words(pod: ReportedPodEgress) -> str:
+    limits = [f"its own limit of {rate_text(pod.limit)}bit/s"] if pod.limit else []
+    limits += [f"what team {pod.team} may send from its node"] if pod.team else []
+    return (
+        "What it sends to the internet has been held back for 10 minutes and more, by "
+        f"{' or '.join(limits) or 'a limit of its node'}: fairlead network why {pod.name} "
+        f"-n {pod.namespace}"
+    )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from fairlead.api.cluster.node_report import (
+    BLIND_SPOTS_MAX,
     CHECK_MAX,
+    CLASS_NAME_MAX,
     CODE_MAX,
     CODES_MAX,
     COMPONENT_MAX,
@@ -15,6 +17,7 @@ from fairlead.api.cluster.node_report import (
     REPORTED_CHECKS_MAX,
     REPORTED_DIFFERENCES_MAX,
     REPORTED_FAULTS_MAX,
+    REPORTED_FLOWS_MAX,
     REPORTED_PODS_MAX,
     REPORTED_SETTINGS_MAX,
     REPORTED_SOURCES_MAX,
@@ -25,11 +28,13 @@ from fairlead.api.cluster.node_report import (
     NodeReportStatus,
     Recovery,
     ReportedFault,
+    ReportedFlow,
     ReportedPodEgress,
     ReportedSetting,
     ReportedShaping,
     ReportedSource,
     ReportedTeamEgress,
+    ReportedTraffic,
     ReportedTuning,
     Severity,
     SourceState,
@@ -39,6 +44,7 @@ from fairlead.api.values.times import format_time, parse_time
 from fairlead.node.report import VERSION, FaultLine, Report, SourceLine
 from fairlead.node.shaping import ShapingUsage
 from fairlead.node.sources.tuning import TuningMemory
+from fairlead.node.traffic import TrafficUsage
 
 _WORKING = (SourceState.OK.value, SourceState.SKIPPED.value)
 
@@ -89,6 +95,7 @@ def _status(report: Report, node_uid: str, now: float) -> NodeReportStatus:
         sources=sources[:REPORTED_SOURCES_MAX],
         tuning=_tuning(report.tuning) if report.tuning else None,
         shaping=_shaping(report.shaping) if report.shaping else None,
+        traffic=_traffic(report.traffic) if report.traffic else None,
     )
 
 
@@ -135,8 +142,19 @@ def _shaping(found: ShapingUsage) -> ReportedShaping:
                                  each.pods)
               for each in found.teams[:REPORTED_TEAMS_MAX]),
         tuple(ReportedPodEgress(each.namespace, each.name, each.team, each.limit, each.sent,
-                                each.dropped) for each in shown),
+                                each.dropped, each.held_back_seconds) for each in shown),
         found.pods_left_out + len(found.pods) - len(shown),
+    )  # fmt: skip
+
+
+def _traffic(found: TrafficUsage) -> ReportedTraffic:
+    """Return what of the traffic has room in the report."""
+    return ReportedTraffic(
+        found.coverage_permille,
+        tuple(ReportedFlow(each.traffic_class[:CLASS_NAME_MAX], each.namespace, each.team, each.job,
+                           each.sent, each.received, each.sent_rate, each.received_rate)
+              for each in found.flows[:REPORTED_FLOWS_MAX]),
+        tuple(each[:WHY_MAX] for each in found.blind_spots[:BLIND_SPOTS_MAX]),
     )  # fmt: skip
 
 

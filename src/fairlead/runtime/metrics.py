@@ -29,6 +29,7 @@ from fairlead.runtime.health_metrics import HealthMetrics, SilenceMetrics
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.traffic_metrics import TrafficMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _DECIDE_SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -86,6 +87,7 @@ class Metrics(Collector):
         self.doctor = DoctorMetrics(registry)
         self.health = HealthMetrics(registry)
         self.silence = SilenceMetrics(registry)
+        self.traffic = TrafficMetrics(registry)
         self._notices = _notices(registry)
         info = Gauge(
             "fairlead_build_info",

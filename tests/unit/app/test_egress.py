@@ -13,12 +13,14 @@ from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.app.test_health import ACTING
 from tests.unit.node.host_tree import HostTree, Looks
 
+from fairlead.api.kubernetes.core import Event
 from fairlead.api.meta import to_wire
-from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
+from fairlead.api.resources import EVENTS, NODE_REPORTS, NODES, PODS, TEAMS
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.collector import Collector
 from fairlead.node.report import report_of
-from fairlead.node.shaping import EgressRates, ShapingUsage, TeamEgress
+from fairlead.node.shaping import EgressRates, ShapedPodLine, ShapingUsage, TeamEgress
+from fairlead.node.traffic import FlowLine, TrafficUsage
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_node, make_pod, make_team
 
@@ -33,6 +35,9 @@ class Machine:
         self.looks = Looks(HostTree(root / name), "kernel-log")
         self.rates: EgressRates | None = None
         self.demand, self.shapes = 0, True
+        #: What a pod of the team sends, and for how long it is held back.
+        self.sent, self.held = 0, 0
+        self.pod = f"loader-{name}"
         self.collector = Collector(fleet.client, name, self._read, tell=self._tell,
                                    clock=fleet.clock, rng=random.Random(0))  # fmt: skip
 
@@ -45,8 +50,14 @@ class Machine:
             shaping = ShapingUsage("htb", shares=rates.shares, teams=tuple(
                 TeamEgress(each.team, each.bits_per_second, 0, self.demand, 0, 1)
                 for each in rates.teams
+            ), pods=(
+                ShapedPodLine("default", self.pod, "x", "vision", 0, self.sent, 0, self.held),
             ))  # fmt: skip
-        return msgspec.json.encode(msgspec.structs.replace(report, at=at, shaping=shaping))
+        flows = (FlowLine("default", "", "", "internet", 10**9, 0, self.sent, 0),)
+        traffic = TrafficUsage(flows=flows)
+        return msgspec.json.encode(msgspec.structs.replace(
+            report, at=at, shaping=shaping, traffic=traffic
+        ))  # fmt: skip
 
     def _tell(self, data: bytes) -> None:
         self.rates = msgspec.json.decode(data, type=EgressRates)
@@ -141,3 +152,72 @@ def test_a_share_is_confirmed_while_nothing_changes_and_grows_old_without_a_cont
                 assert one.rates.shares <= format_time(fleet.clock.now() - 3500)
 
     run(main())
+
+
+def exported(fleet: FleetWorld) -> dict[str, float]:
+    """Return the series of traffic that are not 0."""
+    lines = (line.rsplit(" ", 1) for line in fleet.metrics.render().decode().splitlines()
+             if line.startswith(("fairlead_traffic", "fairlead_team_egress")))  # fmt: skip
+    return {name: float(value) for name, value in lines if float(value)}
+
+
+def test_rates_of_all_nodes_are_added_up_by_team_and_written_rarely(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FleetWorld.running(health=ACTING) as fleet:
+            machines = [await make(fleet, name, tmp_path) for name in ("n1", "n2")]
+            await set_budget(fleet, "1G")
+            labels = 'class="internet",direction="out",team="vision"'
+            sent = f"fairlead_traffic_bits_per_second{{{labels}}}"
+            budget = 'fairlead_team_egress_bits_per_second{kind="budget",team="vision"}'
+            with collecting(*machines):
+                for each in machines:
+                    each.sent = 40 * 10**6
+                await asyncio.sleep(120)
+                series = exported(fleet)
+                assert series[sent] == 80 * 10**6
+                assert series['fairlead_traffic_nodes{state="counted"}'] == 2
+                assert series[budget] == G
+                machines[0].sent = 60 * 10**6  # less than twice: it goes with the next write
+                before = await fleet.client.get(NODE_REPORTS, "n1")
+                await asyncio.sleep(90)
+                after = await fleet.client.get(NODE_REPORTS, "n1")
+                assert before.status.observed_at == after.status.observed_at
+                machines[0].sent = 100 * 10**6
+                await asyncio.sleep(90)
+                assert exported(fleet)[sent] == 140 * 10**6
+                await fleet.client.delete(NODE_REPORTS, "n2")
+                machines[1].collector.stop()
+                await asyncio.sleep(5)
+                assert exported(fleet)[sent] == 100 * 10**6
+
+    run(main())
+
+
+def test_a_pod_that_is_held_back_for_long_has_one_event_and_those_of_other_nodes_none(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with FleetWorld.running(health=ACTING) as fleet:
+            fleet.client.keeps_events = True
+            one, two = [await make(fleet, name, tmp_path) for name in ("n1", "n2")]
+            await set_budget(fleet, "1G")
+            two.pod = "loader-n1"  # of another node: a node speaks for its own pods alone
+            with collecting(one, two):
+                one.held = two.held = 599
+                await asyncio.sleep(60)
+                assert await held_events(fleet) == []
+                one.held = two.held = 600
+                await asyncio.sleep(60)
+                one.held = 5000
+                await asyncio.sleep(1200)
+                (event,) = await held_events(fleet)
+                assert event.count == 1
+                assert event.involved_object.name == "loader-n1"
+                assert "fairlead network why loader-n1 -n default" in event.message
+
+    run(main())
+
+
+async def held_events(fleet: FleetWorld) -> list[Event]:
+    found = (await fleet.client.list(EVENTS)).items
+    return [each for each in found if each.reason == "TrafficHeldBack"]

@@ -9,15 +9,34 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.api.cluster.node_report import (
+    Action,
     NodeReport,
     NodeReportSpec,
     NodeReportStatus,
+    Recovery,
+    ReportedFault,
+    ReportedFlow,
     ReportedShaping,
+    ReportedSource,
     ReportedTeamEgress,
+    ReportedTraffic,
+    Severity,
+    SourceState,
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
-from fairlead.decide.network import EgressMemory, EgressPolicy, SetShares, TeamBudget, decide_shares
+from fairlead.decide.network import (
+    CountingState,
+    EgressMemory,
+    EgressPolicy,
+    SetShares,
+    TeamBudget,
+    TrafficBook,
+    counting_state,
+    decide_shares,
+    team_of,
+)
+from fairlead.decide.network.traffic import CLASSES_MAX
 from fairlead.testing.builders import EPOCH
 
 G = 10**9
@@ -140,3 +159,49 @@ def test_without_the_teams_pods_a_node_has_no_share_and_is_written_once() -> Non
     assert [(each.report.metadata.name, each.shares) for each in left] == [("n1", ())]
     empty = {"n1": NodeReport(ObjectMeta(name="n1"))}
     assert decide_shares([], empty, nodes.memory, nodes.now, policy=POLICY) == []
+
+
+def traffic_report(draw: random.Random) -> NodeReport:
+    classes = ["internal", "internet", *(f"own-{n}" for n in range(30))]
+    flows = tuple(
+        ReportedFlow(draw.choice(classes), draw.choice("ab"), draw.choice(["", "red"]), "",
+                     0, 0, draw.randrange(3), draw.randrange(3))
+        for _ in range(draw.randrange(4))
+    )  # fmt: skip
+    traffic = draw.choice([None, ReportedTraffic(flows=flows)])
+    return NodeReport(status=NodeReportStatus(traffic=traffic))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rates_by_team_are_those_of_the_reports_that_there_are_in_few_classes(seed: int) -> None:
+    draw, book, there = random.Random(seed), TrafficBook(), dict[str, NodeReport]()
+    teams = {"a": ("blue", "red"), "b": ()}
+    for _ in range(40):
+        name, new = f"n{draw.randrange(5)}", draw.choice([None, traffic_report(draw)])
+        book.put(there.pop(name, None), new)
+        if new is not None:
+            there[name] = new
+    found = book.by_team(lambda space, label: team_of(teams[space], label))
+    flows = [flow for each in there.values() if each.status.traffic
+             for flow in each.status.traffic.flows]  # fmt: skip
+    assert sum(found.values()) == sum(each.sent_rate + each.received_rate for each in flows)
+    assert len({key[1] for key in found}) <= CLASSES_MAX + 1
+    assert {key[0] for key in found} <= {"blue", "red", ""}
+    assert sum(book.states.values()) == len(there)
+    red = sum(each.sent_rate for each in flows if (each.namespace, each.team) == ("a", "red"))
+    assert red == sum(rate for key, rate in found.items() if key[0::2] == ("red", "out"))
+
+
+@pytest.mark.parametrize(("status", "state"), [
+    (NodeReportStatus(), CountingState.OFF),
+    (NodeReportStatus(traffic=ReportedTraffic()), CountingState.COUNTED),
+    (NodeReportStatus(sources=(ReportedSource("traffic", SourceState.BLIND),)),
+     CountingState.BLIND),
+    (NodeReportStatus(traffic=ReportedTraffic(), faults=(ReportedFault(
+        "traffic-coverage", "pods", Severity.WARNING, Action.ASK_PERSON, Recovery.STABLE_TIME,
+        "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"),)), CountingState.PARTLY),
+])  # fmt: skip
+def test_a_node_that_does_not_count_is_never_taken_for_one_without_traffic(
+    status: NodeReportStatus, state: CountingState
+) -> None:
+    assert counting_state(status) is state

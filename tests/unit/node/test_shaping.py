@@ -303,6 +303,34 @@ def test_a_team_asks_for_no_more_than_its_pods_own_limits() -> None:
     assert line.demand == 3 * M
 
 
+def shaped(uid: str, *, bits: int = 0, team: str = "") -> ShapedPod:
+    return ShapedPod(AddressOwner("a", uid), f"pod-{uid}", (), bits, team)
+
+
+def test_a_pod_is_held_back_for_as_long_as_it_is_at_a_limit_without_a_break() -> None:
+    found = EgressLimits((shaped("x", bits=8 * M),), {})
+    held: dict[str, int] = {}
+    size = 0
+    for rate, seconds in ((8 * M, 5), (8 * M, 10), (M, 0), (8 * M, 5)):
+        before, size = size, size + rate * 5 // 8
+        _, (line,) = flow_lines(found, {"x": Flow(size, 0)}, {"x": Flow(before, 0)}, seconds=5.0,
+                                held_back=held)  # fmt: skip
+        held = {"x": line.held_back_seconds}
+        assert line.held_back_seconds == seconds
+    _, (line,) = flow_lines(found, {"x": Flow(size, 0, waiting=1)}, {"x": Flow(size, 0)},
+                            seconds=5.0)  # fmt: skip
+    assert line.held_back_seconds == 5, "packets wait"
+
+
+def test_which_pods_a_teams_limit_holds_back_follows_from_what_they_send() -> None:
+    pods = tuple(shaped(uid, team="vision") for uid in "xy")
+    found = EgressLimits(pods, {"vision": 8 * M})
+    after = {"x": Flow(5 * M, 0), "y": Flow(1000, 0), "team/vision": Flow(0, 9)}
+    before = {"x": Flow(0, 0), "y": Flow(0, 0), "team/vision": Flow(0, 0)}
+    _, lines = flow_lines(found, after, before, seconds=5.0)
+    assert {each.uid: each.held_back_seconds for each in lines} == {"x": 5, "y": 0}
+
+
 def test_a_counter_that_began_again_is_no_negative_rate() -> None:
     found = limits(pod("x", "10.1.0.2", "10M"))
     _, (line,) = flow_lines(found, {"x": Flow(1_000, 0)}, {"x": Flow(10**9, 5)}, seconds=8.0)

@@ -18,7 +18,15 @@ from fairlead.model.health.faults import Moment
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Nothing
 from fairlead.node.sources.traffic import COVERAGE, REMOVED, judge
-from fairlead.node.traffic import PodSource, TrafficFacts, TrafficUsage, netlink, read_pods
+from fairlead.node.traffic import (
+    FlowLine,
+    PodSource,
+    TrafficFacts,
+    TrafficUsage,
+    netlink,
+    read_pods,
+)
+from fairlead.node.traffic.flows import JOBS_MAX, NAMESPACES_MAX, FlowGroup, FlowMeter
 from fairlead.node.traffic.netlink import Counted, NetworkDevice
 from fairlead.node.traffic.pods import PODS_MAX, CountedPod, owners
 from fairlead.node.traffic.ruleset import NODE, OTHERS, AddressOwner, counter_name, fold, parse_name
@@ -116,6 +124,74 @@ def test_lines_add_up_what_runs_and_what_has_ended_and_leave_out_what_has_no_byt
     assert [(each.namespace, each.traffic_class, each.packets, each.bytes) for each in lines] == [
         ("", "internal", 1, 7), ("a", "internet", 3, 30),
     ]  # fmt: skip
+
+
+def counts(**sizes: int) -> dict[str, Counted]:
+    """Return counters of what pods of uid "a", "b" ... have sent to the internet."""
+    return {
+        (f"pod/ns/{uid}/internet/out" if uid != "ended" else "ended/ns/internet/out"):
+        Counted(1, size, 1)
+        for uid, size in sizes.items()
+    }  # fmt: skip
+
+
+GROUPS = {AddressOwner("ns", "a"): FlowGroup("ns", "", "train-7"),
+          AddressOwner("ns", "b"): FlowGroup("ns")}  # fmt: skip
+
+
+def by_job(lines: tuple[FlowLine, ...]) -> dict[str, tuple[int, int]]:
+    return {each.job: (each.sent, each.sent_rate) for each in lines}
+
+
+def test_a_rate_follows_what_a_job_sends_and_forgets_it_when_it_sends_no_more() -> None:
+    meter = FlowMeter()
+    assert by_job(meter.lines(counts(a=10**6), GROUPS, 0.0)) == {"train-7": (10**6, 0)}
+    size, found = 10**6, (0, 0)
+    for n in range(1, 61):
+        size += 5 * 10**6  # 8 Mbit/s
+        found = by_job(meter.lines(counts(a=size), GROUPS, 5.0 * n))["train-7"]
+    assert found[0] == size
+    assert 7.8e6 < found[1] <= 8e6
+    for n in range(61, 121):
+        found = by_job(meter.lines(counts(a=size), GROUPS, 5.0 * n))["train-7"]
+    assert found == (size, pytest.approx(0, abs=10**5))
+
+
+def test_what_a_pod_that_ended_had_sent_moves_to_its_namespace_and_is_no_traffic() -> None:
+    meter = FlowMeter()
+    meter.lines(counts(a=10**9, b=1), GROUPS, 0.0)
+    meter.lines(counts(a=10**9, b=1), {}, 5.0)  # it has no element any more
+    found = by_job(meter.lines(counts(ended=10**9, b=1), GROUPS, 10.0))
+    assert found == {"": (10**9 + 1, 0)}
+
+
+def test_a_counter_that_began_again_is_no_negative_rate_of_traffic() -> None:
+    meter = FlowMeter()
+    meter.lines(counts(a=10**9), GROUPS, 0.0)
+    assert by_job(meter.lines(counts(a=100), GROUPS, 5.0))["train-7"][1] >= 0
+
+
+def test_a_namespace_with_many_jobs_leaves_the_lines_of_others() -> None:
+    counters = {f"pod/evil/u{n}/internet/out": Counted(1, 10**9 + n, 1) for n in range(500)}
+    counters |= {f"pod/ns-{n}/v{n}/internal/in": Counted(1, 10 + n, 1) for n in range(40)}
+    counters["node/internal/in"] = Counted(1, 1, 1)
+    groups = {AddressOwner("evil", f"u{n}"): FlowGroup("evil", "", f"job-{n}") for n in range(500)}
+    lines = FlowMeter().lines(counters, groups, 0.0)
+    shown = {each.namespace for each in lines}
+    assert {"", "evil", OTHERS} < shown
+    assert len(shown) == NAMESPACES_MAX + 2
+    assert sum(bool(each.job) for each in lines) == JOBS_MAX
+    assert sum(each.sent + each.received for each in lines) == sum(
+        each.size for each in counters.values()
+    )
+
+
+def test_a_pod_is_grouped_by_its_labels() -> None:
+    labels = {"fairlead.dev/job-name": "train-7", "fairlead.dev/team": "vision"}
+    found = pod("a", "10.1.0.2")
+    found.metadata.labels = labels
+    assert found.group == ("team-a", "vision", "train-7")
+    assert pod("b", "10.1.0.3").group == ("team-a", "", "")
 
 
 def test_coverage_compares_counted_bytes_with_those_of_pods_devices_without_their_headers() -> None:

@@ -33,6 +33,10 @@ FACTS_MAX = 32
 #: Teams and pods of which the traffic to the internet is reported.
 REPORTED_TEAMS_MAX = 64
 REPORTED_PODS_MAX = 20
+#: Lines of traffic: of 32 groups of pods and 8 classes.
+REPORTED_FLOWS_MAX = 256
+CLASS_NAME_MAX = 20
+BLIND_SPOTS_MAX = 16
 
 
 class Severity(Enum):
@@ -259,6 +263,9 @@ class ReportedPodEgress(Wire, frozen=True):
     limit: Annotated[int, doc("Its own limit; 0: none.", ge=0)] = 0
     sent: Annotated[int, doc("What it sends.", ge=0)] = 0
     dropped: Annotated[int, doc("Packets that were dropped since the look before.", ge=0)] = 0
+    held_back_seconds: Annotated[
+        int, doc("For how long it has been held at its limit, without a break.", ge=0)
+    ] = 0
 
 
 class ReportedShaping(Wire, frozen=True):
@@ -280,6 +287,40 @@ class ReportedShaping(Wire, frozen=True):
         doc("Pods with a limit that send most.", maxItems=REPORTED_PODS_MAX),
     ] = ()
     left_out: Annotated[int, doc("Pods beyond those that are listed.", ge=0)] = 0
+
+
+class ReportedFlow(Wire, frozen=True):
+    """Traffic of a job, or of the other pods of a namespace, with a class of addresses."""
+
+    traffic_class: Annotated[
+        str, doc("The other end: internal, peered, storage, internet or an own class.",
+                 maxLength=CLASS_NAME_MAX),
+    ]  # fmt: skip
+    namespace: Annotated[
+        Name, doc("The namespace; empty: the node itself; -: those that have no line of their own.")
+    ] = ""
+    team: Annotated[Name, doc("The team that the pods' label names.")] = ""
+    job: Annotated[Name, doc("The job of the pods; empty: all others.")] = ""
+    sent: Annotated[int, doc("Bytes since the node began to count.", ge=0)] = 0
+    received: Annotated[int, doc("The same, received.", ge=0)] = 0
+    sent_rate: Annotated[int, doc("Bits per second, over about a minute.", ge=0)] = 0
+    received_rate: Annotated[int, doc("The same, received.", ge=0)] = 0
+
+
+class ReportedTraffic(Wire, frozen=True):
+    """What the kernel of the node has counted of its pods' traffic."""
+
+    coverage_permille: Annotated[
+        int | None, doc("The counted part of the bytes of pods' devices; none: too few to say.")
+    ] = None
+    flows: Annotated[
+        tuple[ReportedFlow, ...],
+        doc("By namespace, job and class.", maxItems=REPORTED_FLOWS_MAX),
+    ] = ()
+    blind_spots: Annotated[
+        tuple[Annotated[str, doc(maxLength=WHY_MAX)], ...],
+        doc("What is never counted.", maxItems=BLIND_SPOTS_MAX),
+    ] = ()
 
 
 class NodeReportStatus(Wire, frozen=True):
@@ -316,6 +357,9 @@ class NodeReportStatus(Wire, frozen=True):
     shaping: Annotated[
         ReportedShaping | None,
         doc("Limits of traffic to the internet; none where the agent keeps none."),
+    ] = None
+    traffic: Annotated[
+        ReportedTraffic | None, doc("Traffic of the pods; none where the agent counts none.")
     ] = None
     answered: Annotated[RequestAnswer | None, doc("The answer to the latest request.")] = None
 

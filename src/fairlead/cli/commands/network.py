@@ -1,4 +1,4 @@
-"""`network`: what teams and pods send to the internet, and which limits they have."""
+"""`network`: traffic of teams and jobs, what goes to the internet, and which limits that has."""
 
 from __future__ import annotations
 
@@ -7,20 +7,26 @@ from collections.abc import Iterable
 import click
 import msgspec
 
+from fairlead.api.cluster.node_report import ReportedFlow
 from fairlead.api.cluster.team import Team
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import JOB_NAME
-from fairlead.api.resources import NODE_REPORTS, PODS, TEAMS
+from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
 from fairlead.api.status import NotFound
 from fairlead.cli.connection.common import Common, common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.network import (
     BUDGET_COLUMNS,
     POD_COLUMNS,
+    TrafficBy,
     budget_lines,
     budget_rows,
     pod_lines,
     pod_rows,
+    traffic_columns,
+    traffic_lines,
+    traffic_rows,
+    uncounted_words,
     why_lines,
 )
 from fairlead.input.errors import Code, fail
@@ -33,16 +39,65 @@ _PODS_MAX = 20
     epilog="""Examples:
 
     \b
-      fairlead network show
+      fairlead network traffic
       fairlead network show --team vision
       fairlead network why loader-0
     """
 )
 def network() -> None:
-    """Show what teams and pods send to the internet, and which limits they have.
+    """Show what teams and pods send where.
 
-    From what the agents of the nodes last reported. This machine: fairlead agent network.
+    Traffic by class, budgets for the internet, and the limits of a pod, from what the agents of the
+    nodes last reported. This machine: fairlead agent network.
     """
+
+
+@network.command(
+    epilog="""Examples:
+
+    \b
+      fairlead network traffic                 teams, by class of the other end
+      fairlead network traffic --by job --class internet
+      fairlead network traffic -n vision --job train-7
+    """
+)
+@click.option(
+    "--by", type=click.Choice([each.value for each in TrafficBy]), default=TrafficBy.TEAM.value,
+    show_default=True, help="What a line is of.",
+)  # fmt: skip
+@click.option("--team", metavar="NAME", default="", help="Only this team.")
+@click.option("--job", metavar="NAME", default="", help="Only this job; implies --by job.")
+@click.option(
+    "--class", "traffic_class", metavar="NAME", default="",
+    help="Only this class: internal, peered, storage, internet or an own one.",
+)  # fmt: skip
+@common()
+def traffic(common_: Common, *, by: str, team: str, job: str, traffic_class: str) -> None:
+    """Show what pods send and receive, by team, namespace or job and class.
+
+    Rates are in bits per second over about a minute, sums since the nodes began to count. What a
+    job's ended pods have sent is in its namespace's line.
+    """
+    api = common_.connect()
+    reports = list(api.list(NODE_REPORTS))
+    table = TeamTable(api.list(TEAMS))
+    space = common_.space(api.connection.namespace) if job else common_.namespace
+    kind = TrafficBy.JOB if job else TrafficBy(by)
+
+    def wants(owner: str, flow: ReportedFlow) -> bool:
+        return (
+            team in ("", owner) and space in ("", flow.namespace)
+            and job in ("", flow.job) and traffic_class in ("", flow.traffic_class)
+        )  # fmt: skip
+
+    lines = traffic_lines(reports, table.open_to, kind, wants=wants)
+    notes = uncounted_words(reports, [each.metadata.name for each in api.list(NODES)])
+    if common_.is_structured:
+        common_.data({"traffic": msgspec.to_builtins(lines), "notCounted": notes})
+        return
+    common_.table(traffic_columns(kind), traffic_rows(lines, kind), empty="no traffic is reported")
+    for each in notes:
+        common_.note(f"not counted: {each}")
 
 
 @network.command(
@@ -131,7 +186,7 @@ def why(common_: Common, *, pod: str) -> None:
                    help=("kubectl get pods",)) from error  # fmt: skip
     reports = list(api.list(NODE_REPORTS))
     report = next((e for e in reports if e.metadata.name == found.spec.node_name), None)
-    lines = why_lines(found, report, api.list(TEAMS), reports)
+    lines = why_lines(found, report, list(api.list(TEAMS)), reports)
     if common_.is_structured:
         common_.data({"pod": pod, "namespace": space, "lines": lines})
     else:

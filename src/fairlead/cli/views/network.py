@@ -1,17 +1,27 @@
-"""The tables of `fairlead network` (pure): budgets of traffic, and pods that send most."""
+"""The tables of `fairlead network` (pure): traffic, budgets of it, and pods that send most."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Self
 
 import msgspec
 
-from fairlead.api.cluster.node_report import EgressShare, NodeReport, ReportedPodEgress
+from fairlead.api.cluster.node_report import (
+    EgressShare,
+    NodeReport,
+    ReportedFlow,
+    ReportedPodEgress,
+)
 from fairlead.api.cluster.team import Team
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import INTERNET_EGRESS, TEAM
 from fairlead.api.values.egress import TEAM_BITS_MIN, egress_bits, rate_text
 from fairlead.cli.formats.table import Align, Column, Row
+from fairlead.cli.formats.text import bytes_text
+from fairlead.decide.network import CountingState, counting_state, team_of
+from fairlead.decide.words import duration, plural
 
 BUDGET_COLUMNS = (
     Column("TEAM"),
@@ -32,6 +42,17 @@ POD_COLUMNS = (
     Column("SENT", Align.RIGHT),
     Column("DROPPED", Align.RIGHT),
     Column("NODE"),
+)
+TRAFFIC_COLUMNS = (
+    Column("TEAM"),
+    Column("NAMESPACE"),
+    Column("JOB"),
+    Column("CLASS"),
+    Column("SENDS", Align.RIGHT),
+    Column("RECEIVES", Align.RIGHT),
+    Column("SENT", Align.RIGHT),
+    Column("RECEIVED", Align.RIGHT),
+    Column("NODES", Align.RIGHT),
 )
 #: Pods of a team that are named as those who use its budget.
 _USERS_MAX = 5
@@ -59,6 +80,110 @@ class PodEgress(msgspec.Struct, frozen=True, rename="camel"):
 
     node: str
     line: ReportedPodEgress
+
+
+class TrafficBy(Enum):
+    """What a line of traffic is of; `columns` are the cells before those of figures."""
+
+    _value_: str
+    columns: int
+
+    def __new__(cls, value: str, columns: int) -> Self:
+        """Make a member."""
+        member = object.__new__(cls)
+        member._value_, member.columns = value, columns
+        return member
+
+    TEAM = "team", 1
+    NAMESPACE = "namespace", 2
+    JOB = "job", 3
+
+
+class TrafficLine(msgspec.Struct, frozen=True, rename="camel"):
+    """Traffic over all nodes with a class of addresses: bits per second, and bytes so far.
+
+    Bytes are since each node began to count, which is at most since it started.
+    """
+
+    team: str
+    namespace: str
+    job: str
+    traffic_class: str
+    sends: int
+    receives: int
+    sent: int
+    received: int
+    nodes: int
+
+
+def traffic_lines(
+    reports: Iterable[NodeReport], teams_of: Callable[[str], Iterable[str]], by: TrafficBy,
+    *, wants: Callable[[str, ReportedFlow], bool] = lambda _, __: True,
+) -> list[TrafficLine]:  # fmt: skip
+    """Return the traffic that nodes report, what has the highest rates first.
+
+    `teams_of` a namespace; `wants` says which flows of a team are added up. The traffic of nodes
+    themselves has the namespace "(node)", that of namespaces without a line of their own "-".
+    """
+    sums: dict[tuple[str, ...], list[int]] = {}
+    for report in reports:
+        seen: set[tuple[str, ...]] = set()
+        for flow in report.status.traffic.flows if report.status.traffic else ():
+            team = team_of(teams_of(flow.namespace), flow.team)
+            if not wants(team, flow):
+                continue
+            of = (team, flow.namespace or "(node)", flow.job)[: by.columns]
+            key = (*of, *("" for _ in range(3 - by.columns)), flow.traffic_class)
+            figures = sums.setdefault(key, [0] * 5)
+            for n, figure in enumerate(
+                (flow.sent_rate, flow.received_rate, flow.sent, flow.received)
+            ):
+                figures[n] += figure
+            figures[4] += key not in seen
+            seen.add(key)
+    found = [TrafficLine(key[0], key[1], key[2], key[3], *sums[key]) for key in sorted(sums)]
+    return sorted(found, key=lambda each: -(each.sends + each.receives))
+
+
+def traffic_columns(by: TrafficBy) -> tuple[Column, ...]:
+    """Return the columns of a table of traffic."""
+    return TRAFFIC_COLUMNS[: by.columns] + TRAFFIC_COLUMNS[3:]
+
+
+def traffic_rows(lines: Iterable[TrafficLine], by: TrafficBy) -> list[Row]:
+    """Return a row for each line."""
+    return [
+        (*(text or "-" for text in (each.team, each.namespace, each.job)[: by.columns]),
+         each.traffic_class, rate_text(each.sends), rate_text(each.receives),
+         bytes_text(each.sent), bytes_text(each.received), f"{each.nodes:,}")
+        for each in lines
+    ]  # fmt: skip
+
+
+def uncounted_words(reports: Sequence[NodeReport], nodes: Iterable[str] = ()) -> list[str]:
+    """Return what is not in the figures: nodes that count no traffic, or a part of it.
+
+    `nodes` are all that there are; those without a report have no agent.
+    """
+    silent = sorted(set(nodes) - {each.metadata.name for each in reports})
+    found = [f"no agent reports of {_some(silent)}"] if silent else []
+    states: dict[CountingState, list[str]] = {}
+    for each in sorted(reports, key=lambda each: each.metadata.name):
+        states.setdefault(counting_state(each.status), []).append(each.metadata.name)
+    said = {
+        CountingState.OFF: "the agents of {} count no traffic (traffic.pods in their settings)",
+        CountingState.BLIND: "{} should count traffic and cannot: fairlead node NAME",
+        CountingState.PARTLY: "{} see less of their pods' traffic than is expected: "
+                              "fairlead node NAME",
+    }  # fmt: skip
+    return found + [
+        words.format(_some(states[state])) for state, words in said.items() if state in states
+    ]
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3:,} more"
 
 
 def budget_lines(
@@ -119,7 +244,7 @@ def pod_rows(pods: Iterable[PodEgress]) -> list[Row]:
 
 
 def why_lines(
-    pod: Pod, report: NodeReport | None, teams: Iterable[Team], reports: Sequence[NodeReport]
+    pod: Pod, report: NodeReport | None, teams: Sequence[Team], reports: Sequence[NodeReport]
 ) -> list[str]:
     """Return which limits a pod has, what it sends, and who uses its team's budget."""
     meta, node = pod.metadata, pod.spec.node_name
@@ -144,11 +269,15 @@ def why_lines(
             f"Team {share.team} may send {rate_text(share.bits_per_second)}bit/s from this node, "
             f"of {budget or 'no budget any more'}."
         )
+        found += _team_words(share.team, teams, reports)
     lines = pod_lines(reports)
     own = [e.line for e in lines if (e.line.namespace, e.line.name) == meta.key]
     if own:
         found.append(f"It sends {rate_text(own[0].sent)}bit/s; {own[0].dropped:,} packets were "
                      "dropped at the last look.")  # fmt: skip
+        held = own[0].held_back_seconds
+        found.append(f"It has been held back for {duration(held)}." if held
+                     else "It is not held back.")  # fmt: skip
     else:
         found.append("It is not among the pods that send most from this node.")
     if share is not None:
@@ -158,6 +287,16 @@ def why_lines(
             for e in users
         ]
     return found
+
+
+def _team_words(team: str, teams: Iterable[Team], reports: Sequence[NodeReport]) -> list[str]:
+    """Return what a team sends and wants over all nodes, none without a budget."""
+    return [
+        f"Over {plural(each.nodes, 'node')} it sends "
+        f"{rate_text(each.sent)}bit/s and wants {rate_text(each.wanted)}bit/s."
+        for each in budget_lines(teams, reports, {})
+        if each.team == team
+    ]
 
 
 def _own_words(pod: Pod) -> str:

@@ -1,6 +1,7 @@
 """A team's budget of internet traffic, divided over the nodes that send (pure).
 
-`divide` has the arithmetic, `cycle` a round. docs/design/shaping.md has the reasons.
+`divide` has the arithmetic, `cycle` a round, and `traffic` adds up what nodes have counted.
+docs/design/shaping.md and network.md have the reasons.
 """
 
 from fairlead.decide.network.cycle import (
@@ -11,14 +12,28 @@ from fairlead.decide.network.cycle import (
     decide_shares,
 )
 from fairlead.decide.network.divide import DividePolicy, divide, safe_share
+from fairlead.decide.network.traffic import (
+    HELD_BACK_SECONDS_MIN,
+    CountingState,
+    HeldBackPods,
+    TrafficBook,
+    counting_state,
+    team_of,
+)
 
 __all__ = [
+    "HELD_BACK_SECONDS_MIN",
+    "CountingState",
     "DividePolicy",
     "EgressMemory",
     "EgressPolicy",
+    "HeldBackPods",
     "SetShares",
     "TeamBudget",
+    "TrafficBook",
+    "counting_state",
     "decide_shares",
     "divide",
     "safe_share",
+    "team_of",
 ]

@@ -156,6 +156,15 @@ OWN: tuple[Alert, ...] = (
         "fairlead fleet history --action BadLink; kubectl get nodetests",
     ),
     Alert(
+        "FairleadTrafficNotCounted",
+        'sum(fairlead_traffic_nodes{state=~"partly|blind"}) > 0', 30,
+        Harm.WARNING, "Traffic of pods passes nodes without being counted",
+        "partly: the network plugin passes the host's netfilter by, or bridges without it. blind: "
+        "the agent has no right to netfilter, no nft or no list of pods. Figures of traffic are "
+        "too low meanwhile, and limits may not hold.",
+        "fairlead network traffic; fairlead node NAME; kubectl get nodereports",
+    ),
+    Alert(
         "FairleadFleetBlind",
         'max by (rail) (fairlead_fleet_rail_holds{rail!~"Frozen|SightReturning"}) > 0', 15,
         Harm.WARNING, "Fairlead removes no node, because it cannot trust what it sees",

@@ -185,6 +185,21 @@ TEAMS_BOARD = Board("fairlead-teams", "Fairlead / Teams", (
               (("sum(fairlead_jobs_waiting_with_room)", "jobs"),),
               "There is enough of what they ask for; a limit or a topology holds them."),
     )),
+    ("Traffic", (
+        Panel("Sent to the internet", (_by(
+            "team", 'fairlead_traffic_bits_per_second{class="internet", direction="out"}',
+        ),), "In bits per second, as the nodes last reported.", "bps", is_stacked=True),
+        Panel("Received from the internet", (_by(
+            "team", 'fairlead_traffic_bits_per_second{class="internet", direction="in"}',
+        ),), unit="bps", is_stacked=True),
+        Panel("Traffic by class", (_by("class, direction", "fairlead_traffic_bits_per_second"),),
+              "What the other end is; pods' traffic with each other counts at both.", "bps"),
+        Panel("Budgets of internet traffic",
+              (_by("team, kind", "fairlead_team_egress_bits_per_second"),),
+              "given: what nodes hold of it; wanted: what they would send.", "bps"),
+        Panel("Nodes by what they count", (_by("state", "fairlead_traffic_nodes"),),
+              "partly and blind: figures of traffic are too low.", is_stacked=True),
+    )),
 ))  # fmt: skip
 _CALLS = "fairlead_fleet_cloud_call_duration_seconds"
 FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (

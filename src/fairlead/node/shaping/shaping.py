@@ -100,6 +100,7 @@ class Shaping:
     _rates: EgressRates | None = None
     _flows: Mapping[str, Flow] = field(default_factory=dict[str, Flow])
     _flows_at: float = 0.0
+    _held_back: Mapping[str, int] = field(default_factory=dict[str, int])
     _usage: ShapingUsage | None = None
     _last: EgressLimits = field(default_factory=EgressLimits)
     _paced: Mapping[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
@@ -311,9 +312,11 @@ class Shaping:
         flows = self._now(limits, choice) if limits.pods else {}
         last = self._usage.teams if self._usage else ()
         teams, pods = flow_lines(
-            limits, flows, self._flows, seconds=instant - self._flows_at, last=last
-        )
+            limits, flows, self._flows, seconds=instant - self._flows_at if self._usage else 0.0,
+            last=last, held_back=self._held_back,
+        )  # fmt: skip
         self._flows, self._flows_at = flows, instant
+        self._held_back = {each.uid: each.held_back_seconds for each in pods}
         shares = self._rates.shares if self._rates else ""
         if not limits.pods:
             return ShapingUsage(refused=limits.refused, shares=shares)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.node.shaping.limits import EgressLimits
+from fairlead.node.shaping.limits import EgressLimits, ShapedPod
 
 #: Pods of a report: those that send most.
 PODS_MAX = 20
@@ -36,7 +36,10 @@ class TeamEgress(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ShapedPodLine(msgspec.Struct, frozen=True, rename="camel"):
-    """What a pod sends to the internet, in bits per second; `limit` is its own, 0 for none."""
+    """What a pod sends to the internet, in bits per second; `limit` is its own, 0 for none.
+
+    `held_back_seconds` says since when it is held at its own or its team's limit, without a break.
+    """
 
     namespace: str
     name: str
@@ -45,6 +48,7 @@ class ShapedPodLine(msgspec.Struct, frozen=True, rename="camel"):
     limit: int
     sent: int
     dropped: int
+    held_back_seconds: int = 0
 
 
 class ShapingUsage(msgspec.Struct, frozen=True, rename="camel"):
@@ -83,10 +87,12 @@ def flow_lines(
     *,
     seconds: float,
     last: Iterable[TeamEgress] = (),
+    held_back: Mapping[str, int] = {},
 ) -> tuple[tuple[TeamEgress, ...], tuple[ShapedPodLine, ...]]:
     """Return a line for each team and pod; `now` and `before` are by uid, and by "team/NAME".
 
-    `last` are the lines of the look before: their limits were in force meanwhile.
+    `last` are the lines of the look before: their limits were in force meanwhile. `held_back` has
+    the seconds for which pods were held back by then, by uid.
 
     A counter that is smaller than before began again.
     """
@@ -100,25 +106,40 @@ def flow_lines(
         bits = int((new.size - old.size) * 8 / seconds) if seconds > 0 else 0
         return Flow(bits, new.drops - old.drops, new.waiting)
 
-    pods = [
-        ShapedPodLine(each.owner.namespace, each.name, each.owner.uid, each.team, each.bits,
-                      flow.size, flow.drops)
-        for each in limits.pods for flow in (moved(each.owner.uid),)
-    ]  # fmt: skip
-    held_back = {each.team: (each.limit, each.looks_limited) for each in last}
-    teams: list[TeamEgress] = []
+    flows = {each.owner.uid: moved(each.owner.uid) for each in limits.pods}
+    looks_before = {each.team: (each.limit, each.looks_limited) for each in last}
+    teams: dict[str, TeamEgress] = {}
     for name, limit in sorted(limits.teams.items()):
         own = [each for each in limits.pods if each.team == name]
-        flows = [moved(each.owner.uid) for each in own]
-        sent = sum(each.size for each in flows)
-        dropped = moved(f"team/{name}").drops + sum(each.drops for each in flows)
-        waits = any(each.waiting for each in flows)
+        sent = sum(flows[each.owner.uid].size for each in own)
+        dropped = moved(f"team/{name}").drops + sum(flows[each.owner.uid].drops for each in own)
+        waits = any(flows[each.owner.uid].waiting for each in own)
         percent = _WAITING_PERCENT if waits else _LIMITED_PERCENT
-        was, looks = held_back.get(name, (limit, 0))
+        was, looks = looks_before.get(name, (limit, 0))
         looks = looks + 1 if dropped or sent * 100 >= was * percent else 0
         demand = sent + sent // _HEADROOM
         if looks:
             demand = was * _GROWTH_PERCENT[min(looks, len(_GROWTH_PERCENT)) - 1] // 100
         most = sum(each.bits for each in own) if all(each.bits for each in own) else demand
-        teams.append(TeamEgress(name, limit, sent, min(demand, most), dropped, len(own), looks))
-    return tuple(teams), tuple(sorted(pods, key=lambda each: (-each.sent, each.uid)))
+        teams[name] = TeamEgress(name, limit, sent, min(demand, most), dropped, len(own), looks)
+    pods = [
+        _pod_line(each, flows[each.owner.uid], teams.get(each.team),
+                  held_back.get(each.owner.uid, 0) + round(seconds))
+        for each in limits.pods
+    ]  # fmt: skip
+    return tuple(teams.values()), tuple(sorted(pods, key=lambda each: (-each.sent, each.uid)))
+
+
+def _pod_line(pod: ShapedPod, flow: Flow, team: TeamEgress | None, held: int) -> ShapedPodLine:
+    """Return the line of a pod; `held` is what it has been held back for, if it still is.
+
+    Which pod a team's limit has dropped packets of is not known: of those that send their part.
+    """
+    is_held = bool(flow.drops or flow.waiting)
+    is_held |= bool(pod.bits) and flow.size * 100 >= pod.bits * _LIMITED_PERCENT
+    if team is not None and team.looks_limited:
+        is_held |= flow.size * team.pods * 2 >= team.limit
+    return ShapedPodLine(
+        pod.owner.namespace, pod.name, pod.owner.uid, pod.team, pod.bits, flow.size, flow.drops,
+        held if is_held else 0,
+    )  # fmt: skip

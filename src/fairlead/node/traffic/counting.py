@@ -21,6 +21,7 @@ from fairlead.node.traffic.classes import (
     intervals,
     shipped_lists,
 )
+from fairlead.node.traffic.flows import FlowGroup, FlowMeter
 from fairlead.node.traffic.netlink import Counted
 from fairlead.node.traffic.pods import CountedPod, PodSource, owners, read_pods
 from fairlead.node.traffic.ruleset import (
@@ -75,6 +76,8 @@ class Counting:
     _was_set_up: bool = False
     _has_failed: bool = False
     _usage: TrafficUsage | None = None
+    _flows: FlowMeter = field(default_factory=FlowMeter)
+    _groups: dict[AddressOwner, FlowGroup] = field(default_factory=dict[AddressOwner, FlowGroup])
 
     def __post_init__(self) -> None:
         self._plan = plan_of(self.own)
@@ -100,13 +103,16 @@ class Counting:
             part = usage.coverage(self._seen, now, bytes_min=_COVERAGE_BYTES_MIN)
         self._seen = now
         spots = usage.blind_spots(links, has_rdma=self._has_rdma())
-        self._usage = TrafficUsage(usage.usage_lines(counters), part, spots)
+        flows = self._flows.lines(counters, self._groups, self.host.now().uptime_seconds)
+        self._usage = TrafficUsage(usage.usage_lines(counters), part, spots, flows)
         return TrafficFacts(self._usage, was_removed, unreadable)
 
     def _wanted(self) -> tuple[dict[Address, AddressOwner] | None, tuple[str, ...]]:
         """Return who is to be counted where; None, and why, while the pods cannot be read."""
         try:
-            return owners(read_pods(self.pods), netlink.addresses())
+            pods = read_pods(self.pods)
+            self._groups = {each.owner: each.group for each in pods}
+            return owners(pods, netlink.addresses())
         except OSError as error:
             return None, (f"pods: {error.filename or ''} {error.strerror or error}".strip(),)
 

@@ -14,7 +14,10 @@ from urllib.parse import SplitResult, urlsplit
 
 import msgspec
 
+from fairlead.api.names import JOB_NAME, TEAM
+from fairlead.api.values.bounds import NAME_MAX
 from fairlead.node.traffic.classes import Address
+from fairlead.node.traffic.flows import FlowGroup
 from fairlead.node.traffic.ruleset import NODE, AddressOwner
 
 BYTES_MAX = 64 << 20
@@ -69,6 +72,13 @@ class CountedPod(msgspec.Struct):
     def owner(self) -> AddressOwner:
         """Whose its traffic is."""
         return AddressOwner(self.metadata.namespace, self.metadata.uid)
+
+    @property
+    def group(self) -> FlowGroup:
+        """With which others its traffic is added up. Longer values are no labels'."""
+        labels = self.metadata.labels or {}
+        team, job = (labels.get(key, "")[:NAME_MAX] for key in (TEAM, JOB_NAME))
+        return FlowGroup(self.metadata.namespace, team, job)
 
 
 class _Pods(msgspec.Struct):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlead.node.traffic.flows import FlowLine
 from fairlead.node.traffic.netlink import Counted, NetworkDevice
 from fairlead.node.traffic.pods import CountedPod
 from fairlead.node.traffic.ruleset import AddressOwner, parse_name
@@ -47,12 +48,14 @@ class TrafficUsage(msgspec.Struct, frozen=True, rename="camel"):
     """All that was counted since the machine started, or since the table was set up.
 
     `coverage_permille` is the part of the bytes on pods' devices that was counted, between the
-    last two looks; None when there were too few. `blind_spots` names what is never counted.
+    last two looks; None when there were too few. `blind_spots` names what is never counted. `flows`
+    are the same bytes by job, with rates.
     """
 
     lines: tuple[UsageLine, ...] = ()
     coverage_permille: int | None = None
     blind_spots: tuple[str, ...] = ()
+    flows: tuple[FlowLine, ...] = ()
 
 
 class SeenBytes(NamedTuple):

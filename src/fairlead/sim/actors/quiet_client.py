@@ -31,11 +31,11 @@ class QuietClient(InProcessClient):
     def __init__(self, service: ApiService, *, renews_watches: bool, keeps_events: bool) -> None:
         super().__init__(service)
         self._renews_watches = renews_watches
-        self._keeps_events = keeps_events
+        self.keeps_events = keeps_events
 
     async def call(self, request: Request[A]) -> A:
         """Carry out the request, or answer as if an Event had been written."""
-        if self._keeps_events or request.resource.name != EVENTS.name or not request.is_write:
+        if self.keeps_events or request.resource.name != EVENTS.name or not request.is_write:
             return await super().call(request)
         body: Any = request.body if isinstance(request.body, dict) else {}
         name = request.name or str(body.get("metadata", {}).get("name", ""))

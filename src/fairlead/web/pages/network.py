@@ -1,15 +1,21 @@
-"""Network: budgets of teams for traffic to the internet, and the pods that send most."""
+"""Network: traffic of teams, their budgets for the internet, and the pods that send most."""
 
 from __future__ import annotations
 
 from fairlead.cli.views.network import (
     BUDGET_COLUMNS,
     POD_COLUMNS,
+    TrafficBy,
     budget_lines,
     budget_rows,
     pod_lines,
     pod_rows,
+    traffic_columns,
+    traffic_lines,
+    traffic_rows,
+    uncounted_words,
 )
+from fairlead.model.asks.teams import TeamTable
 from fairlead.web.pages.site import AskedPath, Site, table_of
 from fairlead.web.render import Page
 
@@ -31,7 +37,13 @@ async def network_page(site: Site, asked: AskedPath) -> Page:
         if wanted in "\n".join((each.line.namespace, each.line.name, each.line.team,
                                 each.node)).lower()
     ]  # fmt: skip
+    table = TeamTable(cluster.teams.items())
+    flows = traffic_lines(reports, table.open_to, TrafficBy.TEAM,
+                          wants=lambda team, _: wanted in team.lower())  # fmt: skip
     values = {
+        "traffic": table_of(traffic_columns(TrafficBy.TEAM),
+                            traffic_rows(flows[:TEAMS_MAX], TrafficBy.TEAM)),
+        "uncounted": uncounted_words(reports) if flows else (),
         "rights": cluster.rights, "q": asked.text("q"), "total": len(pods),
         "budgets": table_of(BUDGET_COLUMNS[:-1], budgets[:TEAMS_MAX]),
         "budgets_total": len(budgets), "pods": table_of(POD_COLUMNS, pod_rows(pods[:PODS_MAX])),

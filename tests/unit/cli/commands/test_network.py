@@ -13,9 +13,11 @@ from fairlead.api.cluster.node_report import (
     EgressShare,
     NodeReportSpec,
     NodeReportStatus,
+    ReportedFlow,
     ReportedPodEgress,
     ReportedShaping,
     ReportedTeamEgress,
+    ReportedTraffic,
 )
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
@@ -31,17 +33,23 @@ def report(name: str, sent: int, *pods: ReportedPodEgress) -> dict[str, object]:
     line = ReportedTeamEgress("vision", 600 * M, sent, 2 * sent, dropped=7, pods=len(pods))
     shaping = ReportedShaping("limit", "eth0 has several transmit queues", teams=(line,), pods=pods)
     share = EgressShare("vision", ("default",), 600 * M, 100 * M)
+    flows = (
+        ReportedFlow("internet", "default", "", "train-7", 3 << 30, 1 << 30, sent, 2 * M),
+        ReportedFlow("internet", "default", "", "", 1 << 30, 0, 10 * M, 0),
+        ReportedFlow("internal", "other", "", "", 1 << 20, 1 << 20, M, M),
+        ReportedFlow("internal", sent=1 << 10),
+    )
     return {
         "metadata": {"name": name},
         "spec": to_wire(NodeReportSpec((share,))),
-        "status": to_wire(NodeReportStatus(shaping=shaping)),
+        "status": to_wire(NodeReportStatus(shaping=shaping, traffic=ReportedTraffic(flows=flows))),
     }
 
 
 @pytest.fixture
 def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
     api = FakeApi()
-    for name in ("n1", "n2", "n3"):
+    for name in ("n1", "n2", "n3", "n4"):
         api.create(NODES.raw, to_wire(make_node(name)))
     team = to_wire(make_team("vision", namespaces=["default"], network={"internetEgress": "1G"}))
     api.create(TEAMS.raw, team)
@@ -56,10 +64,11 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         api.create(PODS.raw, {"metadata": meta, "spec": spec}, namespace="default")
 
     async def write() -> None:
-        loader = ReportedPodEgress("default", "loader", "vision", 200 * M, 190 * M, 7)
+        loader = ReportedPodEgress("default", "loader", "vision", 200 * M, 190 * M, 7, 3600)
         other = ReportedPodEgress("default", "other", "vision", 0, 400 * M, 0)
         await api.client.create(NODE_REPORTS, report("n1", 190 * M, loader))
         await api.client.create(NODE_REPORTS, report("n2", 400 * M, other))
+        await api.client.create(NODE_REPORTS, {"metadata": {"name": "n3"}})
 
     asyncio.run(write())
     serve(monkeypatch, api)
@@ -82,6 +91,27 @@ def test_budgets_are_shown_with_their_use_and_with_nodes_that_limit_nothing(cli:
     assert "n3: their agents keep no limits" in err + out
 
 
+def test_traffic_is_added_up_by_team_namespace_and_job_with_what_is_not_counted(cli: Cli) -> None:
+    code, out, err = cli("network", "traffic")
+    assert code == Exit.OK
+    lines = [line.split() for line in out.splitlines()]
+    assert lines[1] == ["vision", "internet", "610M", "4M", "8Gi", "2Gi", "2"]
+    assert ["-", "internal", "2M", "2M", "2Mi", "2Mi", "2"] in lines
+    assert "the agents of n3 count no traffic" in err
+    assert "no agent reports of n4" in err
+    _, out, _ = cli("network", "traffic", "--by", "namespace")
+    assert ["-", "(node)", "internal", "0", "0", "2Ki", "0B", "2"] in [
+        line.split() for line in out.splitlines()
+    ]
+    _, out, _ = cli("network", "traffic", "--job", "train-7", "--class", "internet", "-o", "json")
+    (line,) = json.loads(out)["traffic"]
+    assert (line["job"], line["sends"], line["sent"], line["nodes"]) == (
+        "train-7", 590 * M, 6 << 30, 2,
+    )  # fmt: skip
+    _, out, err = cli("network", "traffic", "--team", "audio")
+    assert (out, "no traffic is reported" in err) == ("", True)
+
+
 def test_pods_are_chosen_by_job_and_team(cli: Cli) -> None:
     _, out, _ = cli("network", "show", "--job", "train-7", "-o", "json")
     assert [each["line"]["name"] for each in json.loads(out)["pods"]] == ["loader"]
@@ -91,7 +121,9 @@ def test_pods_are_chosen_by_job_and_team(cli: Cli) -> None:
 
 @pytest.mark.parametrize(("pod", "said"), [
     ("loader", ["Its own limit is 200Mbit/s.", "Team vision may send 600Mbit/s from this node, of "
-                "1G.", "It sends 190Mbit/s; 7 packets were dropped", "default/other on n2",
+                "1G.", "It sends 190Mbit/s; 7 packets were dropped",
+                "It has been held back for 1h.",
+                "Over 2 nodes it sends 590Mbit/s and wants 1.18Gbit/s.", "default/other on n2",
                 "eth0 has several transmit queues"]),
     ("odd", ["Its own limit counts for nothing: 'fast' is no rate", "It is not among the pods"]),
     ("bare", ["The agent of node n3 keeps no limits"]),

@@ -1,0 +1,96 @@
+"""What nodes have counted of their pods' traffic, by team, and the use of budgets; at the scrape.
+
+Labels are bounded: teams, which administrators name, up to a number; classes of addresses, of which
+the book of traffic keeps a dozen; two directions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fairlead.decide.network import CountingState
+
+#: Teams with series of their own; the others are added up as team "-".
+TEAMS_MAX = 500
+_OTHERS = "-"
+
+
+class TeamEgressLine(NamedTuple):
+    """A team's budget, what nodes hold of it, what they want, and what they send; bit/s."""
+
+    team: str
+    budget: int
+    given: int
+    wanted: int
+    sent: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficReport:
+    """Rates in bits per second by (team, class, direction), nodes by state, and budgets."""
+
+    rates: Mapping[tuple[str, str, str], int] = field(
+        default_factory=dict[tuple[str, str, str], int]
+    )
+    states: Mapping[CountingState, int] = field(default_factory=dict[CountingState, int])
+    budgets: Sequence[TeamEgressLine] = ()
+
+
+#: Returns what the latest reports say. Reading must not wait.
+TrafficSource = Callable[[], TrafficReport]
+
+
+class TrafficMetrics(Collector):
+    """The series of traffic."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the series on `registry`, which must not have them yet."""
+        self._source: TrafficSource | None = None
+        registry.register(self)
+
+    def watch(self, source: TrafficSource | None) -> None:
+        """Read this at each scrape; None: no more (this replica does not lead)."""
+        self._source = source
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is read at the scrape."""
+        if self._source is None:
+            return ()
+        report = self._source()
+        traffic = GaugeMetricFamily(
+            "fairlead_traffic_bits_per_second",
+            "What pods send (out) and receive (in), by team and class of the other end, as the "
+            "nodes last reported.",
+            labels=["team", "class", "direction"],
+        )
+        named = set(sorted({team for team, _, _ in report.rates})[:TEAMS_MAX])
+        sums: dict[tuple[str, str, str], int] = {}
+        for (team, traffic_class, direction), rate in report.rates.items():
+            key = team if team in named else _OTHERS, traffic_class, direction
+            sums[key] = sums.get(key, 0) + rate
+        for key, rate in sorted(sums.items()):
+            traffic.add_metric(key, rate)
+        nodes = GaugeMetricFamily(
+            "fairlead_traffic_nodes",
+            "Nodes by whether their traffic is counted: counted; partly: less than is expected; "
+            "blind: it should be and is not; off: the agent is not asked to.",
+            labels=["state"],
+        )
+        for state in CountingState:
+            nodes.add_metric([state.value], report.states.get(state, 0))
+        budgets = GaugeMetricFamily(
+            "fairlead_team_egress_bits_per_second",
+            "Traffic to the internet of teams with a budget: the budget, what nodes are given of "
+            "it, what they want, and what they send.",
+            labels=["team", "kind"],
+        )
+        for line in report.budgets[:TEAMS_MAX]:
+            for kind in ("budget", "given", "wanted", "sent"):
+                budgets.add_metric([line.team, kind], getattr(line, kind))
+        return (traffic, nodes, budgets)
