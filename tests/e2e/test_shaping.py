@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -56,6 +57,7 @@ class Node:
         self.rates = folder / "rates.json"
         net.add_addresses(*(f"10.1.0.{n}/16" for n in range(2, 8)))
         self.sinks: list[socket.socket] = []
+        self.receiver = net.outside
         with net.outside.inside():
             for address in (INTERNET4, INTERNAL4):
                 sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -73,11 +75,14 @@ class Node:
         for sink in self.sinks:
             sink.close()
 
-    def of_pods(self, limits: Mapping[str, str | None], *, namespace: str = "team-a") -> None:
+    def of_pods(
+        self, limits: Mapping[str, str | None], *, namespace: str = "team-a", way: str = "egress"
+    ) -> None:
         """Make the kubelet list a pod at each address, with this limit."""
+        key = f"fairlead.dev/internet-{way}"
         self.file.write_text(json.dumps({"items": [
             {"metadata": {"name": f"pod-{address}", "namespace": namespace, "uid": f"uid-{n}",
-                          "annotations": {"fairlead.dev/internet-egress": limit} if limit else {}},
+                          "annotations": {key: limit} if limit else {}},
              "spec": {}, "status": {"phase": "Running", "podIPs": [{"ip": address}]}}
             for n, (address, limit) in enumerate(limits.items())
         ]}))  # fmt: skip
@@ -103,9 +108,25 @@ class Node:
             queues = run("tc", "qdisc", "show") + run("tc", "class", "show", "dev", DEVICE)
         return re.sub(r"direct_packets_stat \d+", "", queues) + ruleset
 
+    def receives(self) -> None:
+        """Let pods receive, and count what comes to them by where it is from."""
+        with self.net.pods.inside():
+            for n in (2, 3):
+                sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+                sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
+                sink.bind((f"10.1.0.{n}", 9000))
+                self.sinks.append(sink)
+            rules = "".join(f"counter {name} {{\n}}\n" for name in ("internet", "internal")) + (
+                "chain in { type filter hook input priority 0;\n"
+                f"ip saddr {INTERNET4} counter name internet\n"
+                f"ip saddr {INTERNAL4} counter name internal\n}}\n"
+            )
+            run("nft", "-f", "-", text=f"table inet arrived {{\n{rules}}}\n")
+        self.receiver = self.net.pods
+
     def arrived(self) -> dict[str, int]:
         """Return the bytes of frames that have arrived, by class of the address."""
-        with self.net.outside.inside():
+        with self.receiver.inside():
             items = json.loads(run("nft", "-j", "list", "counters"))["nftables"]
         return {
             each["counter"]["name"]: each["counter"]["bytes"] + 14 * each["counter"]["packets"]
@@ -122,7 +143,8 @@ class Sender:
 
     def __init__(self, node: Node, source: str, to: str, rate: int) -> None:
         self.rate, self._ends = rate, threading.Event()
-        with node.net.pods.inside():
+        is_pod = source.startswith("10.1.")
+        with (node.net.pods if is_pod else node.net.outside).inside():
             self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.bind((source, 0))
         self._socket.connect((to, 9000))
@@ -279,6 +301,90 @@ def test_64_connections_of_one_pod_share_its_rate(node: Node) -> None:
     assert fairness > 0.9
 
 
+def test_what_pods_receive_from_the_internet_keeps_its_rate_and_what_is_inside_is_untouched(
+    node: Node,
+) -> None:
+    node.receives()
+    before = node.state()
+    node.of_pods({"10.1.0.2": None, "10.1.0.3": None}, way="ingress")
+    tell(node, 10 * M, way="ingress")
+    flows = [(INTERNET4, "10.1.0.2", 40 * M), (INTERNET4, "10.1.0.3", 30 * M),
+             (INTERNAL4, "10.1.0.2", 30 * M)]  # fmt: skip
+    agent = node.new_agent()
+    with sending(node, *flows):
+        without = measured([node], 1.0)
+        assert without["internet"] == pytest.approx(70 * M, rel=0.1)  # nothing is limited yet
+        assert node.look(agent).usage.mechanism == "limit"
+        measured([node], 2.0)  # the second of its rate that a new limit has
+        found = measured([node], 3.0)
+        (line,) = node.look(agent).usage.ingress
+        node.rates.unlink()  # and now a pod's own limit
+        node.of_pods({"10.1.0.2": "20M", "10.1.0.3": None}, way="ingress")
+        assert node.look(node.new_agent()).usage.ingress == ()
+        measured([node], 2.0)
+        own = measured([node], 1.5)
+    assert found["internet"] == pytest.approx(9.5 * M, rel=0.04), "what the team may, less 5 %"
+    assert own["internet"] == pytest.approx((20 + 30) * M, rel=0.05)
+    for each in (found, own):
+        assert each["internal"] == pytest.approx(without["internal"], rel=0.05)
+    assert (line.team, line.limit, line.pods) == ("team-a", 10 * M, 2)
+    assert line.dropped > 0
+    assert line.demand > line.limit
+    assert "htb" not in node.state()
+    node.of_pods({"10.1.0.2": "10M"})  # what it sends alone
+    assert node.look(node.new_agent()).usage.mechanism == "htb"
+    assert "ingress" not in node.state()
+    assert node.remove()
+    assert node.state() == before
+
+
+def exchange(own: socket.socket, peer: socket.socket, data: np.ndarray) -> np.ndarray:
+    """Send an array on one connection while one of the same size comes on another; their sum."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(own.sendall, data.tobytes())
+        received = bytearray()
+        while len(received) < data.nbytes:
+            received += peer.recv(1 << 16)
+    return data + np.frombuffer(received, dtype=data.dtype)
+
+
+def test_a_gangs_all_reduce_over_tcp_is_not_touched_beside_a_full_class_of_the_internet(
+    node: Node,
+) -> None:
+    node.of_pods({"10.1.0.2": "2M"})
+    with node.net.outside.inside():
+        server = socket.create_server((INTERNAL4, 9002))
+    with node.net.pods.inside():
+        there, back = (socket.socket(socket.AF_INET, socket.SOCK_STREAM) for _ in range(2))
+    with ExitStack() as held:
+        for each in (server, there, back):
+            held.enter_context(each)
+        pairs: list[tuple[socket.socket, socket.socket]] = []
+        for each in (there, back):
+            each.bind(("10.1.0.2", 0))
+            each.connect((INTERNAL4, 9002))
+            pairs.append((each, held.enter_context(server.accept()[0])))
+        (out, out_peer), (into, into_peer) = pairs
+        node.look(node.new_agent())
+        with sending(node, ("10.1.0.2", INTERNET4, 20 * M)):
+            measured([node], 0.5)
+            start, pool = node.arrived()["internet"], held.enter_context(ThreadPoolExecutor(2))
+            ones = np.ones(1 << 16)
+            for _ in range(30):  # a ring of two: each sends half a MiB and gets the other's
+                other = pool.submit(exchange, into_peer, out_peer, ones)
+                assert (exchange(out, into, ones) == 2).all()
+                assert (other.result() == 2).all()
+            assert node.arrived()["internet"] > start, "the class was full all the time"
+        with node.net.node.inside():
+            (use,) = devices.read_queues(DEVICE).uses.values()
+        # struct tcp_info: tcpi_total_retrans at 100
+        lost = [int.from_bytes(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[100:],
+                               "little") for each in (out, into_peer)]  # fmt: skip
+        assert lost == [0, 0]
+        assert use.drops > 0
+        assert use.size < 30 << 19, "no byte of the gang went through the class"
+
+
 class Killed(BaseException):
     """The agent is killed before it changes something."""
 
@@ -432,10 +538,11 @@ def test_pods_of_a_team_share_what_the_node_has_of_its_budget(node: Node) -> Non
 TIMES = EgressLeaseTimes(2.0, 0.5)
 
 
-def tell(node: Node, bits: int, safe: int = 0) -> None:
-    """Write what a node may send of its team's budget, confirmed now."""
+def tell(node: Node, bits: int, safe: int = 0, *, way: str = "egress") -> None:
+    """Write what a node may send, or receive, of its team's budget, confirmed now."""
     teams = (TeamRate("team-a", ("team-a",), bits, safe or bits),)
-    rates = EgressRates(1, format_time(time.time()), teams)
+    given = {"teams": teams} if way == "egress" else {"teams": (), "ingress": teams}
+    rates = EgressRates(1, format_time(time.time()), **given)
     node.rates.write_bytes(msgspec.json.encode(rates))
 
 

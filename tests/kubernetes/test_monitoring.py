@@ -33,6 +33,8 @@ from tests.kubernetes.replicas import leader, replicas
 from fairlead.api.cluster.fleet import FLEET_NAME
 from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS
 from fairlead.api.status import NotFound
+from fairlead.api.values.egress import TrafficDirection
+from fairlead.cli.views import budget_dry_run
 from fairlead.doctor.expressions import Recorded
 from fairlead.doctor.monitoring.alerts import OWN, groups
 from fairlead.doctor.monitoring.boards import boards
@@ -167,6 +169,25 @@ def day(minute: int) -> Iterator[dict[str, Any]]:
     }
     for job, text in texts.items():
         yield {"labels": {"job": job, "instance": "i"}, "seconds": minute * 60.0, "text": text}
+
+
+def test_what_a_budget_would_have_held_back_is_computed_by_prometheus_engine(
+    engine: Path,
+) -> None:
+    """Two hours, of which one in ten minutes is beyond the budget; two leaders overlap."""
+    labels = 'team="vision",class="internet",direction="out"'
+    pages = [
+        {"labels": {"job": "fairlead", "instance": pod}, "seconds": minute * 60.0,
+         "text": f"fairlead_traffic_bits_per_second{{{labels}}} "
+                 f"{8e9 if minute % 10 == 0 else 1e9}\n"}
+        for minute in range(120) for pod in ("a", "b")
+    ]  # fmt: skip
+    asked = budget_dry_run.queries("vision", TrafficDirection.EGRESS, 5 * 10**9, 3600)
+    found = {
+        name: float(series[0]["value"])
+        for name, series in zip(asked, evaluate(engine, pages, [*asked.values()]), strict=True)
+    }
+    assert found == pytest.approx({"mean": 1.7e9, "peak": 8e9, "beyond": 0.3e9, "time": 0.1})
 
 
 def test_what_only_records_show_is_computed_by_prometheus_engine(engine: Path) -> None:

@@ -39,6 +39,7 @@ RUN = f"{GROUP}/run"  # on pods: JSON of api.run_facts.RunFacts, written by the 
 RUN_TAGS = f"{GROUP}/run-tags"  # on jobs and arrays: tags, with commas between them
 RUN_NOTE = f"{GROUP}/run-note"
 RUN_SOURCE = f"{GROUP}/run-source"  # JSON of api.run_facts.RunSource
+INTERNET_INGRESS = f"{GROUP}/internet-ingress"  # the same for what they receive
 INTERNET_EGRESS = f"{GROUP}/internet-egress"  # on pods: bits per second, such as 200M
 MPI = f"{GROUP}/mpi"  # on templates of roles: "true" has a key made for `fairlead.member.mpirun`
 SLURM_TASKS = f"{GROUP}/slurm-tasks"  # on templates of batch scripts: PER_NODE, PER_NODE/TOTAL

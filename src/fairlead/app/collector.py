@@ -20,7 +20,6 @@ import msgspec
 from msgspec.structs import replace
 
 from fairlead.api.cluster.node_report import (
-    EgressShare,
     NodeReport,
     NodeReportSpec,
     NodeReportStatus,
@@ -29,6 +28,7 @@ from fairlead.api.cluster.node_report import (
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
+from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.network import HELD_BACK_SECONDS_MIN
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
@@ -80,8 +80,8 @@ class Collector:
         self._node = node
         self._read = read
         self._tell = tell
-        self._told: tuple[EgressShare, ...] | None = None
-        self._told_at = ""
+        #: The spec of the report, as the agent's file has it.
+        self._told: NodeReportSpec | None = None
         self._asked_at = float("-inf")
         self._clock = clock
         self._log = log
@@ -167,7 +167,8 @@ class Collector:
         if self._tell is None or new.shaping is None or instant < self._asked_at + ASK_SECONDS:
             return
         self._asked_at = instant
-        if new.shaping.teams or instant >= self._written_at + ASK_SECONDS * 6:
+        shaping = new.shaping
+        if shaping.teams or shaping.ingress or instant >= self._written_at + ASK_SECONDS * 6:
             self._pass_on((await self._stored()).spec, self._clock.now())
 
     def _pass_on(self, spec: NodeReportSpec, now: float) -> None:
@@ -176,15 +177,18 @@ class Collector:
         They were confirmed when the divider says, but not in the future of this machine's clock.
         """
         at = spec.egress_at or ""
-        if self._tell is None or not at or (self._told, self._told_at) == (spec.egress, at):
+        if self._tell is None or not at or self._told == spec:
             return
-        teams = tuple(
-            TeamRate(each.team, each.namespaces, each.bits_per_second, each.safe_bits_per_second)
-            for each in spec.egress
+        teams, ingress = (
+            tuple(
+                TeamRate(e.team, e.namespaces, e.bits_per_second, e.safe_bits_per_second)
+                for e in spec.shares(direction)
+            )
+            for direction in TrafficDirection
         )
         confirmed = format_time(min(parse_time(at), now))
-        self._tell(msgspec.json.encode(EgressRates(RATES_VERSION, confirmed, teams, at)))
-        self._told, self._told_at = spec.egress, at
+        self._tell(msgspec.json.encode(EgressRates(RATES_VERSION, confirmed, teams, at, ingress)))
+        self._told = spec
 
     async def _stored(self) -> NodeReport:
         """Return the object, which is made where there is none."""
@@ -247,8 +251,12 @@ def _substance(status: NodeReportStatus) -> object:
     sources = [(each.source, each.state, each.lost) for each in status.sources]
     shaping = status.shaping and (
         status.shaping.mechanism,
-        status.shaping.shares_at if status.shaping.teams else None,
-        [(each.team, each.limit, _step(each.demand)) for each in status.shaping.teams],
+        status.shaping.shares_at if status.shaping.teams or status.shaping.ingress else None,
+        [
+            (direction, each.team, each.limit, _step(each.demand))
+            for direction in TrafficDirection
+            for each in status.shaping.lines(direction)
+        ],
         [
             (each.namespace, each.name)
             for each in status.shaping.pods

@@ -1,4 +1,4 @@
-"""The egress controller: divides teams' budgets of traffic to the internet over the nodes.
+"""The egress controller: divides teams' budgets of internet traffic over the nodes.
 
 It reads demand from the reports of nodes and writes their shares into the same objects' specs, from
 where each node's collector takes them. It looks at all of them once in a round, and only while some
@@ -19,7 +19,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.names import TEAM
 from fairlead.api.resources import NODE_REPORTS, PODS
 from fairlead.api.status import ApiError
-from fairlead.api.values.egress import TEAM_BITS_MIN, egress_bits, rate_text
+from fairlead.api.values.egress import TEAM_BITS_MIN, TrafficDirection, egress_bits, rate_text
 from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.network import (
@@ -40,7 +40,7 @@ from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow
-from fairlead.runtime.traffic_metrics import TeamEgressLine, TrafficReport
+from fairlead.runtime.traffic_metrics import TeamBudgetLine, TrafficReport
 
 #: A pod's node, its namespace, and the team that it names.
 _Place = tuple[str, str, str]
@@ -114,18 +114,21 @@ class EgressController:
     def traffic(self) -> TrafficReport:
         """Return what all nodes together have counted, and the use of budgets."""
         teams = self._world.state.teams
-        used: dict[str, list[int]] = {}
+        used: dict[tuple[str, TrafficDirection], list[int]] = {}
         for report in self._reports.items():
             shaping = report.status.shaping
-            for line in shaping.teams if shaping is not None else ():
-                sums = used.setdefault(line.team, [0, 0, 0])
-                for n, bits in enumerate((line.limit, line.demand, line.sent)):
-                    sums[n] += bits
+            if shaping is None:
+                continue
+            for direction in TrafficDirection:
+                for line in shaping.lines(direction):
+                    sums = used.setdefault((line.team, direction), [0, 0, 0])
+                    for n, bits in enumerate((line.limit, line.demand, line.sent)):
+                        sums[n] += bits
         return TrafficReport(
             self._traffic.by_team(lambda space, label: team_of(teams.open_to(space), label)),
             self._traffic.states,
-            [TeamEgressLine(name, bits, *used.get(name, (0, 0, 0)))
-             for name, bits in sorted(self._bits().items())],
+            [TeamBudgetLine(name, direction.value, bits, *used.get((name, direction), (0, 0, 0)))
+             for (name, direction), bits in self._bits().items()],
         )  # fmt: skip
 
     def due_at(self) -> float | None:
@@ -133,28 +136,32 @@ class EgressController:
         is_idle = self._is_idle and self._teams_seen == self._world.state.teams.version
         return None if is_idle else self._next_at
 
-    def _bits(self) -> dict[str, int]:
-        """Return the budgets of teams, in bits per second."""
+    def _bits(self) -> dict[tuple[str, TrafficDirection], int]:
+        """Return the budgets of teams by direction, in bits per second and in order."""
         return {
-            each.metadata.name: egress_bits(text, least=TEAM_BITS_MIN)
+            (each.metadata.name, direction): egress_bits(text, least=TEAM_BITS_MIN)
             for each in self._world.state.teams
-            if (text := each.spec.network.internet_egress)
+            for direction in TrafficDirection
+            if (text := each.spec.network.internet(direction))
         }
 
     def _budgets(self) -> list[TeamBudget]:
         """Return the teams with a budget, with the nodes that have pods of them."""
         bits = self._bits()
-        nodes: dict[str, set[str]] = {name: set() for name in bits}
+        nodes: dict[tuple[str, TrafficDirection], set[str]] = {key: set() for key in bits}
         for node, namespace, label in self._places if bits else ():
-            of = [name for name in self._world.state.teams.open_to(namespace) if name in bits]
-            if of:
-                nodes[team_of(of, label)].add(node)
+            teams = self._world.state.teams.open_to(namespace)
+            for direction in TrafficDirection:
+                of = [name for name in teams if (name, direction) in bits]
+                if of:
+                    nodes[team_of(of, label), direction].add(node)
         found: list[TeamBudget] = []
-        for name in sorted(bits):
+        for (name, direction), budget in bits.items():
             team = self._world.state.teams.get(name)
             assert team is not None
             spaces = tuple(sorted(team.spec.namespaces))
-            found.append(TeamBudget(name, bits[name], spaces, frozenset(nodes[name])))
+            there = frozenset(nodes[name, direction])
+            found.append(TeamBudget(name, budget, spaces, there, direction))
         return found
 
     def decide(self, now: float) -> Decision[SetShares]:
@@ -165,11 +172,13 @@ class EgressController:
         reports = {
             each.metadata.name: each
             for each in self._reports.items()
-            if each.status.shaping is not None or each.spec.egress
+            if each.status.shaping is not None or each.spec.egress or each.spec.ingress
         }
         budgets = self._budgets()
         writes = decide_shares(budgets, reports, self._memory, now, policy=self._policy)
-        self._is_idle = not budgets and not any(each.spec.egress for each in reports.values())
+        self._is_idle = not budgets and not any(
+            each.spec.egress or each.spec.ingress for each in reports.values()
+        )
         self._teams_seen = self._world.state.teams.version
         return Decision(tuple(writes), wake_at=None if self._is_idle else self._next_at)
 
@@ -179,9 +188,12 @@ class EgressController:
 
     async def perform(self, action: SetShares) -> Written | None:
         """Write a node's shares; safe to repeat."""
-        at = format_time(self._clock.now()) if action.shares else None
-        spec = to_wire(NodeReportSpec(action.shares, at))
-        patch = {"spec": {"egress": spec.get("egress", []), "egressAt": spec.get("egressAt")}}
+        at = format_time(self._clock.now()) if action.shares or action.ingress else None
+        spec = to_wire(NodeReportSpec(action.shares, at, action.ingress))
+        patch = {"spec": {
+            "egress": spec.get("egress", []), "ingress": spec.get("ingress", []),
+            "egressAt": spec.get("egressAt"),
+        }}  # fmt: skip
         return await self._objects.patch(NODE_REPORTS, action.report.metadata, patch)
 
     def changed(self, key: ObjectKey) -> None:

@@ -42,7 +42,7 @@ from fairlead.api.cluster.node_report import (
 from fairlead.api.meta import to_wire
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.node.report import VERSION, FaultLine, Report, SourceLine
-from fairlead.node.shaping import ShapingUsage
+from fairlead.node.shaping import ShapingUsage, TeamEgress
 from fairlead.node.sources.tuning import TuningMemory
 from fairlead.node.traffic import TrafficUsage
 
@@ -138,13 +138,18 @@ def _shaping(found: ShapingUsage) -> ReportedShaping:
     return ReportedShaping(
         found.mechanism[:VALUE_MAX], found.why[:WHY_MAX],
         format_time(parse_time(found.shares)) if found.shares else None,
-        tuple(ReportedTeamEgress(each.team, each.limit, each.sent, each.demand, each.dropped,
-                                 each.pods)
-              for each in found.teams[:REPORTED_TEAMS_MAX]),
+        _teams(found.teams),
         tuple(ReportedPodEgress(each.namespace, each.name, each.team, each.limit, each.sent,
                                 each.dropped, each.held_back_seconds) for each in shown),
-        found.pods_left_out + len(found.pods) - len(shown),
+        found.pods_left_out + len(found.pods) - len(shown), _teams(found.ingress),
     )  # fmt: skip
+
+
+def _teams(lines: tuple[TeamEgress, ...]) -> tuple[ReportedTeamEgress, ...]:
+    return tuple(
+        ReportedTeamEgress(each.team, each.limit, each.sent, each.demand, each.dropped, each.pods)
+        for each in lines[:REPORTED_TEAMS_MAX]
+    )
 
 
 def _traffic(found: TrafficUsage) -> ReportedTraffic:

@@ -86,8 +86,7 @@ class Metrics(Collector):
         self.fleet = FleetMetrics(registry)
         self.doctor = DoctorMetrics(registry)
         self.health = HealthMetrics(registry)
-        self.silence = SilenceMetrics(registry)
-        self.traffic = TrafficMetrics(registry)
+        self.silence, self.traffic = SilenceMetrics(registry), TrafficMetrics(registry)
         self._notices = _notices(registry)
         info = Gauge(
             "fairlead_build_info",

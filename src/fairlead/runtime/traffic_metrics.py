@@ -21,14 +21,15 @@ TEAMS_MAX = 500
 _OTHERS = "-"
 
 
-class TeamEgressLine(NamedTuple):
-    """A team's budget, what nodes hold of it, what they want, and what they send; bit/s."""
+class TeamBudgetLine(NamedTuple):
+    """A team's budget of a direction, what nodes hold and want of it, and what passes; bit/s."""
 
     team: str
+    direction: str
     budget: int
     given: int
     wanted: int
-    sent: int
+    used: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +40,7 @@ class TrafficReport:
         default_factory=dict[tuple[str, str, str], int]
     )
     states: Mapping[CountingState, int] = field(default_factory=dict[CountingState, int])
-    budgets: Sequence[TeamEgressLine] = ()
+    budgets: Sequence[TeamBudgetLine] = ()
 
 
 #: Returns what the latest reports say. Reading must not wait.
@@ -85,12 +86,12 @@ class TrafficMetrics(Collector):
         for state in CountingState:
             nodes.add_metric([state.value], report.states.get(state, 0))
         budgets = GaugeMetricFamily(
-            "fairlead_team_egress_bits_per_second",
-            "Traffic to the internet of teams with a budget: the budget, what nodes are given of "
-            "it, what they want, and what they send.",
-            labels=["team", "kind"],
+            "fairlead_team_internet_bits_per_second",
+            "Internet traffic of teams with a budget: the budget, what nodes are given of it, what "
+            "they want, and what passes (used).",
+            labels=["team", "direction", "kind"],
         )
-        for line in report.budgets[:TEAMS_MAX]:
-            for kind in ("budget", "given", "wanted", "sent"):
-                budgets.add_metric([line.team, kind], getattr(line, kind))
+        for line in report.budgets[: 2 * TEAMS_MAX]:
+            for kind in ("budget", "given", "wanted", "used"):
+                budgets.add_metric([line.team, line.direction, kind], getattr(line, kind))
         return (traffic, nodes, budgets)

@@ -67,13 +67,19 @@ def test_what_is_no_team_gives_one_cause() -> None:
 
 
 @pytest.mark.parametrize("text", ["0", "1M", "1e99", "fast", "-1G", "20T"])
-def test_a_budget_of_traffic_that_is_no_rate_is_refused_with_its_path(text: str) -> None:
-    [cause] = validate_team({"spec": {"network": {"internetEgress": text}}})
-    assert cause.field == "spec.network.internetEgress"
+@pytest.mark.parametrize("field", ["internetEgress", "internetIngress"])
+def test_a_budget_of_traffic_that_is_no_rate_is_refused_with_its_path(
+    text: str, field: str
+) -> None:
+    [cause] = validate_team({"spec": {"network": {field: text}}})
+    assert cause.field == f"spec.network.{field}"
 
 
 def test_a_budget_of_traffic_is_a_rate_in_bits_per_second() -> None:
-    assert validate_team({"spec": {"network": {"internetEgress": "10G"}}}) == []
+    assert (
+        validate_team({"spec": {"network": {"internetEgress": "10G", "internetIngress": "1G"}}})
+        == []
+    )
 
 
 def test_a_reservation_has_a_time_and_selects_nodes() -> None:

@@ -89,8 +89,9 @@ async def add_pod(fleet: FleetWorld, node: str) -> None:
     await fleet.client.create(PODS, body, namespace="default")
 
 
-async def set_budget(fleet: FleetWorld, text: str) -> None:
-    team = to_wire(make_team("vision", namespaces=("default",), network={"internetEgress": text}))
+async def set_budget(fleet: FleetWorld, text: str, ingress: str = "") -> None:
+    network = {"internetEgress": text, "internetIngress": ingress}
+    team = to_wire(make_team("vision", namespaces=("default",), network=network))
     body = {"metadata": {"name": "vision"}, "spec": team["spec"]}
     await fleet.client.create(TEAMS, body)
 
@@ -99,11 +100,14 @@ def test_a_budget_follows_the_demand_of_nodes_and_ends_with_the_team(tmp_path: P
     async def main() -> None:
         async with FleetWorld.running(health=ACTING) as fleet:
             one, two = [await make(fleet, name, tmp_path) for name in ("n1", "n2")]
-            await set_budget(fleet, "1G")
+            await set_budget(fleet, "1G", ingress="2G")
             with collecting(one, two):
                 await asyncio.sleep(120)
                 assert one.share() > 0
                 assert two.share() > 0
+                assert one.rates is not None
+                (into,) = one.rates.ingress
+                assert 0 < into.bits_per_second <= 2 * G
                 one.demand = 5 * G
                 await asyncio.sleep(120)
                 assert one.share() > 0.95 * G
@@ -115,7 +119,7 @@ def test_a_budget_follows_the_demand_of_nodes_and_ends_with_the_team(tmp_path: P
                 await asyncio.sleep(180)
                 assert one.rates is not None
                 report = await fleet.client.get(NODE_REPORTS, "n1")
-                assert report.spec.egress == ()
+                assert (report.spec.egress, report.spec.ingress) == ((), ())
 
     run(main())
 
@@ -157,7 +161,7 @@ def test_a_share_is_confirmed_while_nothing_changes_and_grows_old_without_a_cont
 def exported(fleet: FleetWorld) -> dict[str, float]:
     """Return the series of traffic that are not 0."""
     lines = (line.rsplit(" ", 1) for line in fleet.metrics.render().decode().splitlines()
-             if line.startswith(("fairlead_traffic", "fairlead_team_egress")))  # fmt: skip
+             if line.startswith(("fairlead_traffic", "fairlead_team_internet")))  # fmt: skip
     return {name: float(value) for name, value in lines if float(value)}
 
 
@@ -168,7 +172,8 @@ def test_rates_of_all_nodes_are_added_up_by_team_and_written_rarely(tmp_path: Pa
             await set_budget(fleet, "1G")
             labels = 'class="internet",direction="out",team="vision"'
             sent = f"fairlead_traffic_bits_per_second{{{labels}}}"
-            budget = 'fairlead_team_egress_bits_per_second{kind="budget",team="vision"}'
+            labels = 'direction="egress",kind="budget",team="vision"'
+            budget = f"fairlead_team_internet_bits_per_second{{{labels}}}"
             with collecting(*machines):
                 for each in machines:
                     each.sent = 40 * 10**6

@@ -24,6 +24,7 @@ from fairlead.api.cluster.node_report import (
     SourceState,
 )
 from fairlead.api.meta import ObjectMeta
+from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time
 from fairlead.decide.network import (
     CountingState,
@@ -159,6 +160,26 @@ def test_without_the_teams_pods_a_node_has_no_share_and_is_written_once() -> Non
     assert [(each.report.metadata.name, each.shares) for each in left] == [("n1", ())]
     empty = {"n1": NodeReport(ObjectMeta(name="n1"))}
     assert decide_shares([], empty, nodes.memory, nodes.now, policy=POLICY) == []
+
+
+def test_both_directions_of_a_team_are_divided_apart_and_written_together() -> None:
+    name, spaces, there = "red", ("a",), frozenset({"n1", "n2"})
+    line = ReportedTeamEgress("red", 0, demand=G)
+    status = NodeReportStatus(shaping=ReportedShaping("limit", ingress=(line,)))
+    reports = {node: NodeReport(ObjectMeta(name=node), status=status) for node in there}
+    budgets = [TeamBudget(name, 8 * G, spaces, there),
+               TeamBudget(name, G, spaces, there, TrafficDirection.INGRESS)]  # fmt: skip
+    memory = EgressMemory()
+    writes = decide_shares(budgets, reports, memory, EPOCH, policy=POLICY)
+    into = [each.ingress[0].bits_per_second for each in writes]
+    out = [each.shares[0].bits_per_second for each in writes]
+    assert 0.9 * G < sum(into) <= G
+    assert len(set(into)) == 1, "both want the same"
+    assert 0 < sum(out) < G, "nobody sends: floors"
+    spec = NodeReportSpec(writes[0].shares, format_time(EPOCH), writes[0].ingress)
+    reports = {node: NodeReport(ObjectMeta(name=node), spec, status) for node in there}
+    (ends, _) = decide_shares([], reports, memory, EPOCH, policy=POLICY)
+    assert (ends.shares, ends.ingress) == ((), ())
 
 
 def traffic_report(draw: random.Random) -> NodeReport:

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.api.values.egress import BITS_MAX, POD_BITS_MIN, egress_bits, rate_text
+from fairlead.api.values.egress import (
+    BITS_MAX,
+    POD_BITS_MIN,
+    TrafficDirection,
+    egress_bits,
+    rate_text,
+)
 from fairlead.input.errors import CliError, render_error
 from fairlead.input.sections import parse
 from fairlead.model.egress_lease import BITS_PER_SECOND_MIN
@@ -215,15 +221,18 @@ def applied(table: ShapingTable, commands: list[dict[str, Any]]) -> ShapingTable
     return ShapingTable(marker, limits_, frozenset(counters), elements)
 
 
-@given(st.lists(st.tuples(wanted(), st.sampled_from(Mechanism)), min_size=1, max_size=5))
+STEP = st.tuples(wanted(), st.sampled_from(Mechanism), wanted())
+
+
+@given(st.lists(STEP, min_size=1, max_size=5))
 def test_each_transaction_leads_from_what_there_is_to_what_is_wanted(
-    steps: list[tuple[EgressLimits, Mechanism]],
+    steps: list[tuple[EgressLimits, Mechanism, EgressLimits]],
 ) -> None:
     plan, held, numbers = plan_of(()), ShapingTable(), dict[Any, int]()
-    for step, mechanism in steps:
+    for step, mechanism, ingress in steps:
         classes = plan_classes(step, numbers)
         numbers = dict(classes.numbers)
-        new = wanted_table(plan, mechanism, step, classes.ids())
+        new = wanted_table(plan, mechanism, step, classes.ids(), ingress=ingress)
         held = applied(held, changes(plan, mechanism, held, new))
         assert held == new
         assert changes(plan, mechanism, held, new) == []
@@ -239,6 +248,28 @@ def test_a_table_that_nft_lists_is_read_back() -> None:
         "rules/abc", {"pod/a/x/64000": 64_000}, frozenset({"pod/a/x"}),
         {"shaped4": {"10.1.0.2": ""}, "team4": {}, "pod4": {"10.1.0.2": "pod/a/x/64000"}},
     )  # fmt: skip
+
+
+def test_without_a_limit_of_what_pods_receive_there_are_no_rules_for_it() -> None:
+    plan, one = plan_of(()), limits(pod("x", "10.1.0.2", "1M"))
+    without = wanted_table(plan, Mechanism.HTB, one, {"x": "7a1d:1"})
+    both = wanted_table(plan, Mechanism.HTB, one, {"x": "7a1d:1"}, ingress=one)
+    assert "ingress" not in str(changes(plan, Mechanism.HTB, ShapingTable(), without))
+    assert "ingress" in str(changes(plan, Mechanism.HTB, ShapingTable(), both))
+    assert both.limits == {"in-pod/a/x/1000000": M}
+    assert without.limits == {}
+
+
+def test_each_direction_has_limits_and_shares_of_its_own() -> None:
+    one = pod("x", "10.1.0.2", "1M")
+    one.metadata.annotations = {KEY: "1M", "fairlead.dev/internet-ingress": "fast"}
+    rates = msgspec.structs.replace(shares(red=5 * M), ingress=shares(blue=7 * M).teams)
+    whose, _ = owners([one], [])
+    found = {each: limits_of([one], whose, rates, AT, direction=each) for each in TrafficDirection}
+    egress, ingress = found[TrafficDirection.EGRESS], found[TrafficDirection.INGRESS]
+    assert (egress.pods[0].bits, dict(egress.teams), egress.refused) == (M, {"red": 5 * M}, ())
+    assert (ingress.pods[0].bits, dict(ingress.teams)) == (0, {"blue": 7 * M})
+    assert "internet-ingress: 'fast' is no rate" in ingress.refused[0]
 
 
 ROUTE = Route("eth0", "10.0.0.1")

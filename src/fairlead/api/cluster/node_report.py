@@ -13,6 +13,7 @@ from typing import Annotated, Self
 from fairlead.api.cluster.team import NAMESPACES_MAX
 from fairlead.api.meta import Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import INT32_MAX, Name, ObjectName, doc
+from fairlead.api.values.egress import TrafficDirection
 
 #: Faults of one report: the worst ones. The agent keeps more.
 REPORTED_FAULTS_MAX = 100
@@ -240,7 +241,15 @@ class NodeReportSpec(Wire, frozen=True):
         tuple[EgressShare, ...],
         doc("Shares of teams' budgets of traffic to the internet.", maxItems=REPORTED_TEAMS_MAX),
     ] = ()
-    egress_at: Annotated[Instant | None, doc("When they were last confirmed.")] = None
+    egress_at: Annotated[Instant | None, doc("When both were last confirmed.")] = None
+    ingress: Annotated[
+        tuple[EgressShare, ...],
+        doc("The same of traffic from the internet.", maxItems=REPORTED_TEAMS_MAX),
+    ] = ()
+
+    def shares(self, direction: TrafficDirection) -> tuple[EgressShare, ...]:
+        """Return the shares of a direction."""
+        return self.egress if direction is TrafficDirection.EGRESS else self.ingress
 
 
 class ReportedTeamEgress(Wire, frozen=True):
@@ -287,6 +296,15 @@ class ReportedShaping(Wire, frozen=True):
         doc("Pods with a limit that send most.", maxItems=REPORTED_PODS_MAX),
     ] = ()
     left_out: Annotated[int, doc("Pods beyond those that are listed.", ge=0)] = 0
+    ingress: Annotated[
+        tuple[ReportedTeamEgress, ...],
+        doc("The same of what they receive; dropped: beyond the share.",
+            maxItems=REPORTED_TEAMS_MAX),
+    ] = ()  # fmt: skip
+
+    def lines(self, direction: TrafficDirection) -> tuple[ReportedTeamEgress, ...]:
+        """Return the teams' lines of a direction."""
+        return self.teams if direction is TrafficDirection.EGRESS else self.ingress
 
 
 class ReportedFlow(Wire, frozen=True):

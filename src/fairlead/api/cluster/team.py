@@ -14,6 +14,7 @@ from msgspec import Meta
 from fairlead.api.jobs.job_defaults import JobDefaults, JobMaxima
 from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import INT32_MAX, NAME_MAX, Name, doc
+from fairlead.api.values.egress import TrafficDirection
 
 SHARES_MAX = 64
 NAMESPACES_MAX = 1_000
@@ -104,6 +105,19 @@ class TeamNetwork(Wire, frozen=True):
             maxLength=NAME_MAX,
         ),
     ] = ""
+    internet_ingress: Annotated[
+        str,
+        doc(
+            "What its pods may receive from the internet, in the same way, as far as senders heed "
+            "that packets are dropped. No default: no limit.",
+            maxLength=NAME_MAX,
+        ),
+    ] = ""
+
+    def internet(self, direction: TrafficDirection) -> str:
+        """Return the budget of a direction, "" for none."""
+        is_egress = direction is TrafficDirection.EGRESS
+        return self.internet_egress if is_egress else self.internet_ingress
 
 
 class Reservation(Wire, frozen=True):

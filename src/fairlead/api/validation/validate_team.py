@@ -31,7 +31,7 @@ from fairlead.api.jobs.job_defaults import defaults_causes
 from fairlead.api.kubernetes.selectors import is_label_value, is_qualified_name
 from fairlead.api.names import POOL
 from fairlead.api.status import StatusCause
-from fairlead.api.values.egress import TEAM_BITS_MIN, egress_bits
+from fairlead.api.values.egress import TEAM_BITS_MIN, TrafficDirection, egress_bits
 from fairlead.api.values.times import parse_time
 
 
@@ -84,11 +84,13 @@ def _causes(team: Team, name: str) -> Iterator[StatusCause]:
     yield from _limits(spec.limits, "spec.limits")
     yield from _limits(spec.user_limits, "spec.userLimits")
     yield from _budget(spec.budget)
-    if spec.network.internet_egress:
-        try:
-            egress_bits(spec.network.internet_egress, least=TEAM_BITS_MIN)
-        except ValueError as error:
-            yield invalid("spec.network.internetEgress", spec.network.internet_egress, str(error))
+    for direction in TrafficDirection:
+        if text := spec.network.internet(direction):
+            try:
+                egress_bits(text, least=TEAM_BITS_MIN)
+            except ValueError as error:
+                field = f"spec.network.internet{direction.value.capitalize()}"
+                yield invalid(field, text, str(error))
     yield from defaults_causes(spec.job_defaults, spec.job_maxima, prefix="spec.")
     for i, mount in enumerate(spec.job_defaults.mounts):
         if mount.host_path:

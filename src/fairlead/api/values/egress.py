@@ -2,8 +2,18 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
 from fairlead.api.values import quantity
 from fairlead.api.values.quantity import QuantityError
+
+
+class TrafficDirection(Enum):
+    """Which way traffic goes, as the pod sees it."""
+
+    EGRESS = "egress"
+    INGRESS = "ingress"
+
 
 #: A team's budget is divided over thousands of nodes.
 TEAM_BITS_MIN = 10**7

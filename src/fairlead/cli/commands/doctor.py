@@ -42,7 +42,7 @@ _ACCESS = {
 Wrapped = TypeVar("Wrapped", bound=Callable[..., Any])
 
 
-def _access(server: str, *kinds: str, prefix: str = "") -> Callable[[Wrapped], Wrapped]:
+def access_flags(server: str, *kinds: str, prefix: str = "") -> Callable[[Wrapped], Wrapped]:
     """Return the flags for authentication to a server; `kinds` are keys of `_ACCESS`."""
 
     def add(wrapped: Wrapped) -> Wrapped:
@@ -107,13 +107,13 @@ class DoctorGroup(click.Group):
 @click.option("--metrics", metavar="NAME=URL", multiple=True,
               help="A page of metrics: apiserver, etcd, scheduler, controller-manager, coredns, "
               "kubelet, prometheus or kube-proxy.")  # fmt: skip
-@_access("--metrics", "token-file", "ca-file", "cert-file", "key-file", prefix="metrics-")
+@access_flags("--metrics", "token-file", "ca-file", "cert-file", "key-file", prefix="metrics-")
 @click.option("--etcd", metavar="URL", multiple=True,
               help="A member of etcd at its URL for clients; once per member.")  # fmt: skip
-@_access("--etcd", "ca-file", "cert-file", "key-file", prefix="etcd-")
+@access_flags("--etcd", "ca-file", "cert-file", "key-file", prefix="etcd-")
 @click.option("--prometheus", metavar="URL", default="",
               help="A Prometheus that scrapes this cluster, for what no page shows.")  # fmt: skip
-@_access("--prometheus", "token-file", "login-file", "ca-file", prefix="prometheus-")
+@access_flags("--prometheus", "token-file", "login-file", "ca-file", prefix="prometheus-")
 @_SCRAPE
 @click.option("--interval", metavar="SECONDS", type=click.FloatRange(0, 3600), default=10.0,
               show_default=True, help="Between two scrapes, for rates; 0: one scrape.")  # fmt: skip
@@ -282,7 +282,7 @@ def preflight(common_: Common, *, output_: str, **options: Any) -> int:
 @_OUTPUT
 @click.option("--uses", metavar="PATH", multiple=True,
               help="Dashboards, rules, autoscalers or queries: files or directories.")  # fmt: skip
-@_access("the server", "token-file", "login-file", "ca-file")
+@access_flags("the server", "token-file", "login-file", "ca-file")
 @common(output=False, cluster=False)
 def metrics(common_: Common, *, url: str, output_: str, **options: Any) -> int:
     """Say which series of a Prometheus server nothing uses, and write the rules that drop them.
@@ -361,7 +361,7 @@ def dashboards(common_: Common, *, directory: str, jobs: tuple[str, ...]) -> int
               help="Draw from so long ago.")  # fmt: skip
 @click.option("--until", metavar="DURATION", default="0s", show_default=True,
               help="Draw to so long ago.")  # fmt: skip
-@_access("the server", "token-file", "login-file", "ca-file")
+@access_flags("the server", "token-file", "login-file", "ca-file")
 @_SCRAPE
 @common(output=False, cluster=False)
 def snapshot(common_: Common, *, url: str, **options: Any) -> int:

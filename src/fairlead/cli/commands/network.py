@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import click
 import msgspec
@@ -13,6 +14,8 @@ from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import JOB_NAME
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
 from fairlead.api.status import NotFound
+from fairlead.api.values.egress import TrafficDirection
+from fairlead.cli.commands.doctor import access_flags
 from fairlead.cli.connection.common import Common, common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.network import (
@@ -151,7 +154,7 @@ def _nodes_of(api: Api, teams: Iterable[Team]) -> dict[str, frozenset[str]]:
     found: dict[str, frozenset[str]] = {}
     table = TeamTable(teams)
     for team in table:
-        if team.spec.network.internet_egress:
+        if any(team.spec.network.internet(direction) for direction in TrafficDirection):
             pods = (
                 each for space in team.spec.namespaces for each in api.list(PODS, namespace=space)
             )
@@ -191,3 +194,30 @@ def why(common_: Common, *, pod: str) -> None:
         common_.data({"pod": pod, "namespace": space, "lines": lines})
     else:
         common_.lines(lines)
+
+
+@network.command(
+    name="dry-run",
+    epilog="""Examples:
+
+    \b
+      fairlead network dry-run vision --egress 5G --prometheus http://127.0.0.1:9090
+      fairlead network dry-run vision --ingress 2G --since 1d --prometheus http://127.0.0.1:9090
+    """,
+)
+@click.argument("team", metavar="TEAM")
+@click.option("--prometheus", metavar="URL", required=True,
+              help="A Prometheus that scrapes the controllers.")  # fmt: skip
+@access_flags("--prometheus", "token-file", "login-file", "ca-file", prefix="prometheus-")
+@click.option("--egress", metavar="RATE", default="", help="A budget of what is sent, as 5G.")
+@click.option("--ingress", metavar="RATE", default="", help="A budget of what is received.")
+@click.option("--since", metavar="TIME", default="7d", show_default=True, help="So long ago.")
+@common()
+def dry_run(common_: Common, *, team: str, **options: Any) -> int:
+    """Show what a budget of a team would have held back.
+
+    From the team's rates that Prometheus has kept, minute by minute. Changes nothing.
+    """
+    from fairlead.cli.doctor.budget_dry_run import show_dry_run
+
+    return show_dry_run(common_, team, options)

@@ -16,8 +16,8 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.cluster.team import Team
 from fairlead.api.kubernetes.core import Pod
-from fairlead.api.names import INTERNET_EGRESS, TEAM
-from fairlead.api.values.egress import TEAM_BITS_MIN, egress_bits, rate_text
+from fairlead.api.names import INTERNET_EGRESS, INTERNET_INGRESS, TEAM
+from fairlead.api.values.egress import TEAM_BITS_MIN, TrafficDirection, egress_bits, rate_text
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.formats.text import bytes_text
 from fairlead.decide.network import CountingState, counting_state, team_of
@@ -25,8 +25,9 @@ from fairlead.decide.words import duration, plural
 
 BUDGET_COLUMNS = (
     Column("TEAM"),
+    Column("DIRECTION"),
     Column("BUDGET", Align.RIGHT),
-    Column("SENT", Align.RIGHT),
+    Column("USED", Align.RIGHT),
     Column("GIVEN", Align.RIGHT),
     Column("WANTED", Align.RIGHT),
     Column("DROPPED", Align.RIGHT, wide_only=True),
@@ -65,8 +66,9 @@ class BudgetLine(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     team: str
+    direction: str
     budget: int
-    sent: int
+    used: int
     given: int
     wanted: int
     dropped: int
@@ -189,26 +191,29 @@ def _some(names: Sequence[str]) -> str:
 def budget_lines(
     teams: Iterable[Team], reports: Sequence[NodeReport], nodes: Mapping[str, frozenset[str]]
 ) -> list[BudgetLine]:
-    """Return a line for each team with a budget; `nodes` are those that have pods of each."""
+    """Return a line for each budget of a team; `nodes` are those that have pods of each team."""
     limiting = {each.metadata.name for each in reports if each.status.shaping is not None}
     found: list[BudgetLine] = []
     for team in sorted(teams, key=lambda each: each.metadata.name):
-        name, text = team.metadata.name, team.spec.network.internet_egress
-        if not text:
-            continue
-        lines = [
-            line
-            for report in reports
-            if report.status.shaping is not None
-            for line in report.status.shaping.teams
-            if line.team == name
-        ]
-        found.append(BudgetLine(
-            name, egress_bits(text, least=TEAM_BITS_MIN), sum(each.sent for each in lines),
-            sum(each.limit for each in lines), sum(each.demand for each in lines),
-            sum(each.dropped for each in lines), sum(each.pods for each in lines), len(lines),
-            tuple(sorted(nodes.get(name, frozenset()) - limiting)),
-        ))  # fmt: skip
+        name = team.metadata.name
+        for direction in TrafficDirection:
+            text = team.spec.network.internet(direction)
+            if not text:
+                continue
+            lines = [
+                line
+                for report in reports
+                if report.status.shaping is not None
+                for line in report.status.shaping.lines(direction)
+                if line.team == name
+            ]
+            found.append(BudgetLine(
+                name, direction.value, egress_bits(text, least=TEAM_BITS_MIN),
+                sum(each.sent for each in lines), sum(each.limit for each in lines),
+                sum(each.demand for each in lines), sum(each.dropped for each in lines),
+                sum(each.pods for each in lines), len(lines),
+                tuple(sorted(nodes.get(name, frozenset()) - limiting)),
+            ))  # fmt: skip
     return found
 
 
@@ -226,7 +231,8 @@ def pod_lines(reports: Iterable[NodeReport]) -> list[PodEgress]:
 def budget_rows(lines: Iterable[BudgetLine]) -> list[Row]:
     """Return a row for each team."""
     return [
-        (each.team, rate_text(each.budget), rate_text(each.sent), rate_text(each.given),
+        (each.team, each.direction, rate_text(each.budget), rate_text(each.used),
+         rate_text(each.given),
          rate_text(each.wanted), f"{each.dropped:,}", f"{each.pods:,}", f"{each.nodes:,}",
          f"{len(each.unlimited_nodes):,}")
         for each in lines
@@ -258,18 +264,15 @@ def why_lines(
     found = [f"Node {node} limits by {shaping.mechanism or 'nothing yet: no pod has a limit'}."]
     if shaping.why:
         found.append(f"Not by classes: {shaping.why}.")
-    found.append(_own_words(pod))
+    found += _own_words(pod)
     share = _share_of(pod, report.spec.egress)
-    if share is None:
+    into = _share_of(pod, report.spec.ingress)
+    if share is None and into is None:
         found.append("No budget of a team applies to it here.")
-    else:
-        budget = next((e.spec.network.internet_egress for e in teams
-                       if e.metadata.name == share.team), "")  # fmt: skip
-        found.append(
-            f"Team {share.team} may send {rate_text(share.bits_per_second)}bit/s from this node, "
-            f"of {budget or 'no budget any more'}."
-        )
-        found += _team_words(share.team, teams, reports)
+    if share is not None:
+        found += _share_words(share, TrafficDirection.EGRESS, teams, reports)
+    if into is not None:
+        found += _share_words(into, TrafficDirection.INGRESS, teams, reports)
     lines = pod_lines(reports)
     own = [e.line for e in lines if (e.line.namespace, e.line.name) == meta.key]
     if own:
@@ -289,24 +292,35 @@ def why_lines(
     return found
 
 
-def _team_words(team: str, teams: Iterable[Team], reports: Sequence[NodeReport]) -> list[str]:
-    """Return what a team sends and wants over all nodes, none without a budget."""
-    return [
-        f"Over {plural(each.nodes, 'node')} it sends "
-        f"{rate_text(each.sent)}bit/s and wants {rate_text(each.wanted)}bit/s."
-        for each in budget_lines(teams, reports, {})
-        if each.team == team
-    ]
+def _share_words(
+    share: EgressShare, direction: TrafficDirection, teams: Iterable[Team],
+    reports: Sequence[NodeReport],
+) -> list[str]:  # fmt: skip
+    """Return a node's share of a team's budget, and what the team uses and wants over all nodes."""
+    is_egress = direction is TrafficDirection.EGRESS
+    verb, uses, where = ("send", "sends", "from") if is_egress else ("receive", "receives", "on")
+    of = [each for each in budget_lines(teams, reports, {})
+          if (each.team, each.direction) == (share.team, direction.value)]  # fmt: skip
+    budget = f"{rate_text(of[0].budget)}bit/s" if of else "no budget any more"
+    may = f"may {verb} {rate_text(share.bits_per_second)}bit/s {where} this node, of {budget}"
+    return [f"Team {share.team} {may}.", *(
+        f"Over {plural(each.nodes, 'node')} it {uses} {rate_text(each.used)}bit/s and wants "
+        f"{rate_text(each.wanted)}bit/s."
+        for each in of
+    )]  # fmt: skip
 
 
-def _own_words(pod: Pod) -> str:
-    text = pod.metadata.annotations.get(INTERNET_EGRESS)
-    if text is None:
-        return f"It has no limit of its own ({INTERNET_EGRESS})."
-    try:
-        return f"Its own limit is {rate_text(egress_bits(text))}bit/s."
-    except ValueError as error:
-        return f"Its own limit counts for nothing: {error}."
+def _own_words(pod: Pod) -> list[str]:
+    found: list[str] = []
+    for annotation, what in ((INTERNET_EGRESS, ""), (INTERNET_INGRESS, " of what it receives")):
+        text = pod.metadata.annotations.get(annotation)
+        if text is None:
+            continue
+        try:
+            found.append(f"Its own limit{what} is {rate_text(egress_bits(text))}bit/s.")
+        except ValueError as error:
+            found.append(f"Its own limit{what} counts for nothing: {error}.")
+    return found or [f"It has no limit of its own ({INTERNET_EGRESS}, {INTERNET_INGRESS})."]
 
 
 def _share_of(pod: Pod, shares: Iterable[EgressShare]) -> EgressShare | None:

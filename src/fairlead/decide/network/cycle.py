@@ -18,6 +18,7 @@ from fairlead.api.cluster.node_report import (
     NodeReport,
     ReportedTeamEgress,
 )
+from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import parse_time
 from fairlead.decide.network.divide import divide, safe_share
 
@@ -39,27 +40,33 @@ class EgressPolicy:
 
 @dataclass(frozen=True, slots=True)
 class TeamBudget:
-    """A team with a budget in bits per second, and the nodes that have pods of it."""
+    """A team's budget of a direction in bits per second, and the nodes that have pods of it."""
 
     name: str
     bits: int
     namespaces: tuple[str, ...]
     nodes: frozenset[str]
+    direction: TrafficDirection = TrafficDirection.EGRESS
+
+
+#: A team, a direction and a node.
+_ShareKey = tuple[str, str, str]
 
 
 @dataclass(slots=True)
 class EgressMemory:
-    """What nodes had before their share was lowered, by (team, node), until they confirm."""
+    """What nodes had before their share was lowered, until they confirm."""
 
-    before: dict[tuple[str, str], int] = field(default_factory=dict[tuple[str, str], int])
+    before: dict[_ShareKey, int] = field(default_factory=dict[_ShareKey, int])
 
 
 @dataclass(frozen=True, slots=True)
 class SetShares:
-    """Write the shares of a node, and that they are confirmed."""
+    """Write the shares of a node in both directions, and that they are confirmed."""
 
     report: NodeReport
     shares: tuple[EgressShare, ...]
+    ingress: tuple[EgressShare, ...] = ()
 
 
 def decide_shares(
@@ -75,29 +82,36 @@ def decide_shares(
     `reports` are those of nodes whose agents limit traffic. Any part of the writes may be left out:
     the sum of shares is within the budget all the same.
     """
-    wanted: dict[str, list[EgressShare]] = {}
+    wanted: dict[tuple[str, TrafficDirection], list[EgressShare]] = {}
     lowered: set[str] = set()
-    known = {(team.name, node) for team in teams for node in team.nodes}
+    known = {_key(team, node) for team in teams for node in team.nodes}
     memory.before = {key: bits for key, bits in memory.before.items() if key in known}
-    for team in sorted(teams, key=lambda each: each.name):
+    for team in sorted(teams, key=lambda each: (each.name, each.direction.value)):
         names = sorted(team.nodes & reports.keys())
         safe = safe_share(team.bits, len(names)) if names else 0
-        granted = [_granted(reports[name], team.name) for name in names]
+        granted = [_granted(reports[name], team) for name in names]
         held = [
             _held(team, reports[name], memory, is_settled=_is_settled(reports[name], now, policy))
             for name in names
         ]
-        demand = [min(team.bits, _reported(reports[name], team.name).demand) for name in names]
+        demand = [min(team.bits, _reported(reports[name], team).demand) for name in names]
         shares = divide(
             team.bits, np.array(demand, dtype=np.int64), np.array(held, dtype=np.int64),
             np.ones(len(names), dtype=np.int64),
         )  # fmt: skip
         for name, bits, before in zip(names, shares.tolist(), granted, strict=True):
-            wanted.setdefault(name, []).append(EgressShare(team.name, team.namespaces, bits, safe))
+            share = EgressShare(team.name, team.namespaces, bits, safe)
+            wanted.setdefault((name, team.direction), []).append(share)
             if bits < before:
                 lowered.add(name)
     writes = [
-        SetShares(report, tuple(wanted.get(name, ())[:REPORTED_TEAMS_MAX]))
+        SetShares(
+            report,
+            *(
+                tuple(wanted.get((name, direction), ())[:REPORTED_TEAMS_MAX])
+                for direction in TrafficDirection
+            ),
+        )
         for name, report in sorted(reports.items())
     ]
     writes = [each for each in writes if _is_due(each, now, policy)]
@@ -107,13 +121,19 @@ def decide_shares(
     return writes[: policy.writes_max]
 
 
-def _granted(report: NodeReport, team: str) -> int:
-    return next((each.bits_per_second for each in report.spec.egress if each.team == team), 0)
+def _key(team: TeamBudget, node: str) -> _ShareKey:
+    return team.name, team.direction.value, node
 
 
-def _reported(report: NodeReport, team: str) -> ReportedTeamEgress:
-    lines = report.status.shaping.teams if report.status.shaping else ()
-    return next((each for each in lines if each.team == team), ReportedTeamEgress(team, 0))
+def _granted(report: NodeReport, team: TeamBudget) -> int:
+    shares = report.spec.shares(team.direction)
+    return next((each.bits_per_second for each in shares if each.team == team.name), 0)
+
+
+def _reported(report: NodeReport, team: TeamBudget) -> ReportedTeamEgress:
+    shaping, name = report.status.shaping, team.name
+    lines = shaping.lines(team.direction) if shaping else ()
+    return next((each for each in lines if each.team == name), ReportedTeamEgress(name, 0))
 
 
 def _held(team: TeamBudget, report: NodeReport, memory: EgressMemory, *, is_settled: bool) -> int:
@@ -123,8 +143,8 @@ def _held(team: TeamBudget, report: NodeReport, memory: EgressMemory, *, is_sett
     this process does not know what the node had before (it is new), its own word counts, but only
     until it should have taken what is written.
     """
-    key, granted = (team.name, report.metadata.name), _granted(report, team.name)
-    claimed = _reported(report, team.name).limit
+    key, granted = _key(team, report.metadata.name), _granted(report, team)
+    claimed = _reported(report, team).limit
     shaping = report.status.shaping
     if shaping is not None and shaping.shares_at == report.spec.egress_at:
         if claimed <= granted:
@@ -138,9 +158,10 @@ def _held(team: TeamBudget, report: NodeReport, memory: EgressMemory, *, is_sett
 def _remember(write: SetShares, memory: EgressMemory) -> None:
     """Note what the node may go on with, until it confirms what is written."""
     node = write.report.metadata.name
-    for each in write.report.spec.egress:
-        key = each.team, node
-        memory.before[key] = max(each.bits_per_second, memory.before.get(key, 0))
+    for direction in TrafficDirection:
+        for each in write.report.spec.shares(direction):
+            key = each.team, direction.value, node
+            memory.before[key] = max(each.bits_per_second, memory.before.get(key, 0))
 
 
 def _is_settled(report: NodeReport, now: float, policy: EgressPolicy) -> bool:
@@ -150,8 +171,8 @@ def _is_settled(report: NodeReport, now: float, policy: EgressPolicy) -> bool:
 
 def _is_due(write: SetShares, now: float, policy: EgressPolicy) -> bool:
     spec = write.report.spec
-    if write.shares != spec.egress:
+    if (write.shares, write.ingress) != (spec.egress, spec.ingress):
         return True
-    if not write.shares:
+    if not write.shares and not write.ingress:
         return False
     return spec.egress_at is None or now - parse_time(spec.egress_at) >= policy.confirm_seconds

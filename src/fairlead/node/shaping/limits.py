@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from fairlead.api.names import INTERNET_EGRESS, TEAM
-from fairlead.api.values.egress import egress_bits
+from fairlead.api.names import INTERNET_EGRESS, INTERNET_INGRESS, TEAM
+from fairlead.api.values.egress import TrafficDirection, egress_bits
 from fairlead.api.values.times import parse_time
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes, leased_rate
 from fairlead.node.traffic.classes import Address
@@ -44,6 +44,7 @@ class EgressRates(msgspec.Struct, frozen=True, rename="camel"):
     at: str
     teams: tuple[TeamRate, ...]
     shares: str = ""
+    ingress: tuple[TeamRate, ...] = ()
 
 
 class ShapedPod(NamedTuple):
@@ -75,8 +76,9 @@ def decode_rates(data: bytes) -> EgressRates:
         raise ValueError(f"it is no file of rates: {error}") from error
     if found.version != RATES_VERSION:
         raise ValueError(f"it has version {found.version}; accepted: {RATES_VERSION}")
-    if len(found.teams) > TEAMS_MAX:
-        raise ValueError(f"it has {len(found.teams)} teams; accepted: {TEAMS_MAX}")
+    for each in (found.teams, found.ingress):
+        if len(each) > TEAMS_MAX:
+            raise ValueError(f"it has {len(each)} teams; accepted: {TEAMS_MAX}")
     return found
 
 
@@ -86,10 +88,11 @@ def limits_of(
     rates: EgressRates | None,
     now: float,
     *,
+    direction: TrafficDirection = TrafficDirection.EGRESS,
     pod_bits_max: int = 0,
     times: EgressLeaseTimes = LEASE_TIMES,
 ) -> EgressLimits:
-    """Return the limits of the pods that have an address here.
+    """Return the limits in a direction of the pods that have an address here.
 
     `owners` says whose each address is; `pod_bits_max` is what no pod may exceed, 0 for no such
     limit. An annotation that is no rate counts for nothing, and is listed.
@@ -97,41 +100,44 @@ def limits_of(
     addresses: dict[AddressOwner, list[Address]] = {}
     for address, owner in owners.items():
         addresses.setdefault(owner, []).append(address)
-    given = sorted(rates.teams, key=lambda each: each.team) if rates else ()
+    is_egress = direction is TrafficDirection.EGRESS
+    shares = (rates.teams if is_egress else rates.ingress) if rates else ()
+    given = sorted(shares, key=lambda each: each.team)
+    annotation = INTERNET_EGRESS if is_egress else INTERNET_INGRESS
     shaped: list[ShapedPod] = []
     refused: list[str] = []
     for pod in sorted(pods, key=lambda each: each.owner):
         if pod.owner not in addresses:
             continue
-        own = _own_limit(pod, refused)
+        own = _own_limit(pod, annotation, refused)
         bits = min((each for each in (own, pod_bits_max) if each), default=0)
         team = _team(pod, given)
         if bits or team:
             where = tuple(sorted(addresses[pod.owner], key=lambda each: (each.version, each)))
             shaped.append(ShapedPod(pod.owner, pod.metadata.name, where, bits, team))
     there = {each.team for each in shaped}
-    shares = {each.team: each for each in given if each.team in there}
+    used = {each.team: each for each in given if each.team in there}
     silent = max(0.0, now - parse_time(rates.at)) if rates else 0.0
     return EgressLimits(
         tuple(shaped),
         {
             name: leased_rate(each.bits_per_second, each.safe_bits_per_second, silent, times=times)
-            for name, each in shares.items()
+            for name, each in used.items()
         },
         tuple(refused),
     )
 
 
-def _own_limit(pod: CountedPod, refused: list[str]) -> int:
+def _own_limit(pod: CountedPod, annotation: str, refused: list[str]) -> int:
     """Return the limit that the pod asks for itself, 0 for none."""
-    text = (pod.metadata.annotations or {}).get(INTERNET_EGRESS)
+    text = (pod.metadata.annotations or {}).get(annotation)
     if text is None:
         return 0
     try:
         return egress_bits(text)
     except ValueError as error:
         meta = pod.metadata
-        refused.append(f"{meta.namespace}/{meta.name}: {INTERNET_EGRESS}: {error}")
+        refused.append(f"{meta.namespace}/{meta.name}: {annotation}: {error}")
         return 0
 
 

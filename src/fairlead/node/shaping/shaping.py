@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from fairlead.api.values.egress import TrafficDirection
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
 from fairlead.model.health.faults import Moment
 from fairlead.node.shaping import devices, probe
@@ -31,6 +32,7 @@ from fairlead.node.shaping.devices import DeviceQueues, NoSuchQueue, Route
 from fairlead.node.shaping.limits import EgressLimits, EgressRates, decode_rates, limits_of
 from fairlead.node.shaping.mechanism import MechanismChoice, ShapingChoice, choose, single_route
 from fairlead.node.shaping.table import (
+    INGRESS,
     TABLE,
     Mechanism,
     ShapingTable,
@@ -39,7 +41,7 @@ from fairlead.node.shaping.table import (
     remove,
     wanted_table,
 )
-from fairlead.node.shaping.use import PODS_MAX, Flow, ShapingUsage, flow_lines
+from fairlead.node.shaping.use import PODS_MAX, Flow, ShapingUsage, TeamEgress, flow_lines
 from fairlead.node.traffic import netlink, nft
 from fairlead.node.traffic.classes import INTERNET, PrefixList
 from fairlead.node.traffic.counting import plan_of
@@ -55,6 +57,8 @@ RATES_BYTES_MAX = 1 << 20
 #: A limit of the table that is new lets a second of its rate through at once, so it changes at most
 #: so often, and of a team's share that part is kept back.
 LIMIT_SECONDS, LIMIT_PERCENT = 20.0, 95
+#: Limits in force by name, and since when.
+_Pace = dict[str, tuple[int, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,10 +104,15 @@ class Shaping:
     _rates: EgressRates | None = None
     _flows: Mapping[str, Flow] = field(default_factory=dict[str, Flow])
     _flows_at: float = 0.0
+    _seconds: float = 0.0
     _held_back: Mapping[str, int] = field(default_factory=dict[str, int])
     _usage: ShapingUsage | None = None
     _last: EgressLimits = field(default_factory=EgressLimits)
-    _paced: Mapping[str, tuple[int, float]] = field(default_factory=dict[str, tuple[int, float]])
+    #: Limits of what pods receive: as they should be, and as they are in force.
+    _into: EgressLimits = field(default_factory=EgressLimits)
+    _into_paced: EgressLimits = field(default_factory=EgressLimits)
+    _into_flows: Mapping[str, Flow] = field(default_factory=dict[str, Flow])
+    _paced: dict[TrafficDirection, _Pace] = field(default_factory=dict[TrafficDirection, _Pace])
 
     def __post_init__(self) -> None:
         self._plan = plan_of(self.own)
@@ -115,19 +124,21 @@ class Shaping:
     def read(self) -> ShapingFacts:
         """Bring the kernel in step, and return what the limits do; OSError."""
         limits, unreadable = self._limits()
+        self._into_paced = self._in_pace(self._into, TrafficDirection.INGRESS)
         taken_back = ""
         try:
             choice = self._choice()
             if choice.mechanism is Mechanism.HTB and limits.pods:
                 taken_back = self._by_classes(limits, choice)
                 choice = self._choice() if taken_back else choice
-            if choice.mechanism is Mechanism.LIMIT and limits.pods:
+            is_limited = bool(limits.pods or self._into.pods)
+            if is_limited and (choice.mechanism is Mechanism.LIMIT or not limits.pods):
                 limits = self._by_limits(limits)
         except OSError:
             self._held = self._numbers = None  # read again from the kernel
             raise
-        self._idle = 0 if limits.pods else self._idle + 1
-        if self._idle > IDLE_LOOKS or (not limits.pods and self._usage is None):
+        self._idle = 0 if is_limited else self._idle + 1
+        if self._idle > IDLE_LOOKS or (not is_limited and self._usage is None):
             remove_shaping()
             self._held = self._numbers = None
         self._usage = self._used(limits, choice)
@@ -148,9 +159,12 @@ class Shaping:
                 raise
             said = f"{error.filename or ''} {error.strerror or error}".strip()
             return self._last, (*unreadable, f"pods: {said}")
+        instant, times = self.now().time, self.options.times
         self._last = limits_of(
-            pods, whose, self._rates, self.now().time, pod_bits_max=self.options.pod_bits_max,
-            times=self.options.times,
+            pods, whose, self._rates, instant, pod_bits_max=self.options.pod_bits_max, times=times,
+        )  # fmt: skip
+        self._into = limits_of(
+            pods, whose, self._rates, instant, direction=TrafficDirection.INGRESS, times=times,
         )  # fmt: skip
         return self._last, tuple(unreadable)
 
@@ -250,18 +264,17 @@ class Shaping:
 
     def _by_limits(self, limits: EgressLimits) -> EgressLimits:
         """Keep limits by dropping; returns those in force."""
-        paced = self._in_pace(limits)
-        teams = {name: bits * LIMIT_PERCENT // 100 for name, bits in paced.teams.items()}
-        self._lead(Mechanism.LIMIT, replace(paced, teams=teams), {})
+        paced = self._in_pace(limits, TrafficDirection.EGRESS)
+        self._lead(Mechanism.LIMIT, _reduced(paced), {})
         self._numbers = None
         for device in devices.our_devices():
             devices.delete_root(device)
         return paced
 
-    def _in_pace(self, limits: EgressLimits) -> EgressLimits:
+    def _in_pace(self, limits: EgressLimits, direction: TrafficDirection) -> EgressLimits:
         """Return the limits without changes that come too soon after those before."""
-        instant, before = self.now().uptime_seconds, self._paced
-        after: dict[str, tuple[int, float]] = {}
+        instant, before = self.now().uptime_seconds, self._paced.get(direction, {})
+        after: _Pace = {}
 
         def paced(name: str, bits: int) -> int:
             old, since = before.get(name, (0, 0.0))
@@ -274,12 +287,13 @@ class Shaping:
             for each in limits.pods
         )
         teams = {name: paced(f"team/{name}", bits) for name, bits in limits.teams.items()}
-        self._paced = after
+        self._paced[direction] = after
         return EgressLimits(pods, teams, limits.refused)
 
     def _lead(self, mechanism: Mechanism, limits: EgressLimits, classes: Mapping[str, str]) -> None:
         """Make the table what it should be, in one transaction; OSError."""
-        wanted = wanted_table(self._plan, mechanism, limits, classes)
+        into = _reduced(self._into_paced)
+        wanted = wanted_table(self._plan, mechanism, limits, classes, ingress=into)
         if wanted.marker not in netlink.counters(TABLE):
             self._held = None
         nft.apply(changes(self._plan, mechanism, self._table(), wanted))
@@ -309,23 +323,35 @@ class Shaping:
 
     def _used(self, limits: EgressLimits, choice: ShapingChoice) -> ShapingUsage:
         instant = self.now().uptime_seconds
+        self._seconds = instant - self._flows_at if self._usage else 0.0
         flows = self._now(limits, choice) if limits.pods else {}
         last = self._usage.teams if self._usage else ()
         teams, pods = flow_lines(
-            limits, flows, self._flows, seconds=instant - self._flows_at if self._usage else 0.0,
-            last=last, held_back=self._held_back,
+            limits, flows, self._flows, seconds=self._seconds, last=last,
+            held_back=self._held_back,
         )  # fmt: skip
         self._flows, self._flows_at = flows, instant
         self._held_back = {each.uid: each.held_back_seconds for each in pods}
+        ingress = self._received()
         shares = self._rates.shares if self._rates else ""
+        refused = limits.refused + self._into.refused
         if not limits.pods:
-            return ShapingUsage(refused=limits.refused, shares=shares)
+            by = Mechanism.LIMIT.value if self._into.pods else ""
+            return ShapingUsage(by, refused=refused, shares=shares, ingress=ingress)
         is_htb = choice.mechanism is Mechanism.HTB
         return ShapingUsage(
             choice.mechanism.value, choice.route.device if choice.route else "",
             self._leaf if is_htb else "", choice.why, teams, pods[:PODS_MAX],
-            max(0, len(pods) - PODS_MAX), limits.refused, shares,
+            max(0, len(pods) - PODS_MAX), refused, shares, ingress,
         )  # fmt: skip
+
+    def _received(self) -> tuple[TeamEgress, ...]:
+        """Return what pods of teams have received since the look before."""
+        into, before = self._into_paced, self._into_flows
+        self._into_flows = _dropping(into, "in", INGRESS) if into.pods else {}
+        last = self._usage.ingress if self._usage else ()
+        teams, _ = flow_lines(into, self._into_flows, before, seconds=self._seconds, last=last)
+        return teams
 
     def _now(self, limits: EgressLimits, choice: ShapingChoice) -> dict[str, Flow]:
         """Return what was sent and dropped so far, by uid of pods and "team/NAME"."""
@@ -336,14 +362,28 @@ class Shaping:
                 key[1] if key[0] == "pod" else f"team/{key[1]}": Flow(*use)
                 for key, use in by_key.items()
             }
-        dropped, counted = netlink.counters(TABLE), netlink.counters(COUNTING)
-        flows = {f"team/{name}": Flow(0, dropped[f"team/{name}"].packets)
-                 for name in limits.teams if f"team/{name}" in dropped}  # fmt: skip
-        for pod in limits.pods:
-            sent = counted.get(counter_name(pod.owner, INTERNET, "out"))
-            lost = dropped.get(f"pod/{pod.owner.namespace}/{pod.owner.uid}")
-            flows[pod.owner.uid] = Flow(sent.size if sent else 0, lost.packets if lost else 0)
-        return flows
+        return _dropping(limits, "out", "")
+
+
+def _dropping(limits: EgressLimits, direction: str, prefix: str) -> dict[str, Flow]:
+    """Return what limits that drop have let through and dropped so far, as `_now` does."""
+    dropped, counted = netlink.counters(TABLE), netlink.counters(COUNTING)
+    flows = {
+        f"team/{name}": Flow(0, dropped[f"{prefix}team/{name}"].packets)
+        for name in limits.teams
+        if f"{prefix}team/{name}" in dropped
+    }
+    for pod in limits.pods:
+        passed = counted.get(counter_name(pod.owner, INTERNET, direction))
+        lost = dropped.get(f"{prefix}pod/{pod.owner.namespace}/{pod.owner.uid}")
+        flows[pod.owner.uid] = Flow(passed.size if passed else 0, lost.packets if lost else 0)
+    return flows
+
+
+def _reduced(limits: EgressLimits) -> EgressLimits:
+    """Return limits that drop, with the part of teams' shares that is kept back."""
+    teams = {name: bits * LIMIT_PERCENT // 100 for name, bits in limits.teams.items()}
+    return replace(limits, teams=teams)
 
 
 def _without_root(device: str) -> None:

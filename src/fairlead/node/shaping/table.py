@@ -22,11 +22,11 @@ from fairlead.node.traffic.ruleset import ADDRESSES_MAX, Command, CountingPlan
 
 TABLE = "fairlead-shaping"
 #: Changes when the shape of the rules does, so that an agent of another version sets them up.
-SHAPE = 1
+SHAPE = 2
 #: Behind filters (0) and before counting (10): what is dropped here is not counted as sent.
 _PRIORITY = 5
 _MARKER = "rules/"
-_SHAPED = "shaped"
+_SHAPED, _RECEIVING = "shaped", "shaped-in"
 #: More than the largest packet before it is segmented (64 KiB), which would else never pass. The
 #: kernel adds a second of the rate to it (nft_limit_init), which a limit that is new has at once.
 _BURST_BYTES = 1 << 17
@@ -41,14 +41,19 @@ class Mechanism(Enum):
     LIMIT = "limit"  # packets beyond the rate are dropped
 
 
+_LIMITS = {
+    "pod": "limit", "pod-dropped": "counter", "team": "limit", "team-dropped": "counter",
+}  # fmt: skip
 #: Maps by mechanism, without the family: what an address leads to.
 _MAPS: Mapping[Mechanism, Mapping[str, str]] = {
     Mechanism.HTB: {"class": "classid"},
-    Mechanism.LIMIT: {
-        "pod": "limit", "pod-dropped": "counter", "team": "limit", "team-dropped": "counter",
-    },
-}  # fmt: skip
+    Mechanism.LIMIT: _LIMITS,
+}
+#: Before the names of maps, limits and counters of what pods receive.
+INGRESS = "in-"
+_INGRESS_MAPS = {f"{INGRESS}{name}": of for name, of in _LIMITS.items()}
 
+_NONE = EgressLimits()
 Elements = Mapping[str, Mapping[str, str]]
 
 
@@ -65,17 +70,24 @@ class ShapingTable:
     elements: Elements = field(default_factory=dict[str, dict[str, str]])
 
 
-def marker(plan: CountingPlan, mechanism: Mechanism) -> str:
+def marker(plan: CountingPlan, mechanism: Mechanism, *, has_ingress: bool = False) -> str:
     """Return the name of the counter that says which rules there are."""
-    data = msgspec.json.encode([SHAPE, mechanism.value, plan.marker(0)])
+    data = msgspec.json.encode([SHAPE, mechanism.value, plan.marker(0), has_ingress])
     return _MARKER + hashlib.sha256(data).hexdigest()[:16]
 
 
 def wanted_table(
-    plan: CountingPlan, mechanism: Mechanism, limits: EgressLimits, classes: Mapping[str, str]
-) -> ShapingTable:
-    """Return the table for limits; `classes` are the ids of pods' classes by uid."""
+    plan: CountingPlan, mechanism: Mechanism, limits: EgressLimits, classes: Mapping[str, str],
+    *, ingress: EgressLimits = _NONE,
+) -> ShapingTable:  # fmt: skip
+    """Return the table for limits; `classes` are the ids of pods' classes by uid.
+
+    `ingress` are limits of what pods receive, by dropping; without one there are no rules for it,
+    so packets cost nothing more.
+    """
+    has_ingress = bool(ingress.pods)
     names = [_SHAPED, *_MAPS[mechanism]]
+    names += [_RECEIVING, *_INGRESS_MAPS] if has_ingress else []
     elements: dict[str, dict[str, str]] = {f"{n}{family}": {} for n in names for family in FAMILIES}
     found: dict[str, int] = {}
     counters: set[str] = set()
@@ -92,13 +104,20 @@ def wanted_table(
             elements[f"{_SHAPED}{each.version}"][str(each)] = ""
             if mechanism is Mechanism.HTB:
                 elements[f"class{each.version}"][str(each)] = classes[pod.owner.uid]
-                continue
-            if pod.bits:
-                name = f"pod/{pod.owner.namespace}/{pod.owner.uid}"
-                limit("pod", name, pod.bits, each)
-            if pod.team:
-                limit("team", f"team/{pod.team}", limits.teams[pod.team], each)
-    return ShapingTable(marker(plan, mechanism), found, frozenset(counters), elements)
+    droppers = [("", limits)] if mechanism is Mechanism.LIMIT else []
+    for prefix, each_way in (*droppers, (INGRESS, ingress)):
+        for pod in each_way.pods:
+            for each in pod.addresses:
+                if prefix:
+                    elements[f"{_RECEIVING}{each.version}"][str(each)] = ""
+                if pod.bits:
+                    name = f"{prefix}pod/{pod.owner.namespace}/{pod.owner.uid}"
+                    limit(f"{prefix}pod", name, pod.bits, each)
+                if pod.team:
+                    name = f"{prefix}team/{pod.team}"
+                    limit(f"{prefix}team", name, each_way.teams[pod.team], each)
+    rules = marker(plan, mechanism, has_ingress=has_ingress)
+    return ShapingTable(rules, found, frozenset(counters), elements)
 
 
 def parse_table(items: Iterable[Mapping[str, Any]]) -> ShapingTable:
@@ -170,7 +189,7 @@ def _set_up(plan: CountingPlan, mechanism: Mechanism, new: ShapingTable) -> list
             {"payload": {"protocol": protocol, "field": f"{end}addr"}} for end in "sd"
         )
         free = [_span(each) for each in plan.intervals[family] if each.traffic_class != INTERNET]
-        egress = f"egress{family}"
+        egress, ingress = f"egress{family}", f"ingress{family}"
         commands += [
             _add("set", name=f"{_SHAPED}{family}", type=kind, size=ADDRESSES_MAX),
             _add("set", name=f"free{family}", type=kind, flags=["interval"], elem=free),
@@ -184,13 +203,29 @@ def _set_up(plan: CountingPlan, mechanism: Mechanism, new: ShapingTable) -> list
             value = _of(source, f"class{family}")
             priority = {"meta": {"key": "priority"}}
             commands.append(_rule(egress, {"mangle": {"key": priority, "value": value}}))
-            continue
-        commands += [
-            _rule(egress, {"limit": _of(source, f"{name}{family}")},
-                  {"counter": _of(source, f"{name}-dropped{family}")}, {"drop": None})
-            for name in ("pod", "team")
-        ]  # fmt: skip
+        else:
+            commands += _drops(egress, source, "", family)
+        if f"{_RECEIVING}{family}" in new.elements:
+            commands += [
+                _add("set", name=f"{_RECEIVING}{family}", type=kind, size=ADDRESSES_MAX),
+                *(_add("map", name=f"{name}{family}", type=kind, map=of, size=ADDRESSES_MAX)
+                  for name, of in _INGRESS_MAPS.items()),
+                _add("chain", name=ingress),
+                _rule("forward", _match(destination, f"@{_RECEIVING}{family}"),
+                      {"jump": {"target": ingress}}),
+                _rule(ingress, _match(source, f"@free{family}"), {"return": None}),
+                *_drops(ingress, destination, INGRESS, family),
+            ]  # fmt: skip
     return commands
+
+
+def _drops(chain: str, address: Command, prefix: str, family: int) -> list[Command]:
+    """Return the rules that drop what is beyond the limits of an address."""
+    return [
+        _rule(chain, {"limit": _of(address, f"{prefix}{name}{family}")},
+              {"counter": _of(address, f"{prefix}{name}-dropped{family}")}, {"drop": None})
+        for name in ("pod", "team")
+    ]  # fmt: skip
 
 
 def _of(key: Command, map_name: str) -> Command:

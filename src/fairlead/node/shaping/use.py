@@ -55,7 +55,7 @@ class ShapingUsage(msgspec.Struct, frozen=True, rename="camel"):
     """How this machine shapes; `mechanism` is "" where nothing has a limit.
 
     `why` says why it is not classes, `refused` which annotations are no rate, `shares` which of the
-    divider's shares are in force.
+    divider's shares are in force. `ingress` has what teams receive: `sent` is what was let in.
     """
 
     mechanism: str = ""
@@ -67,6 +67,7 @@ class ShapingUsage(msgspec.Struct, frozen=True, rename="camel"):
     pods_left_out: int = 0
     refused: tuple[str, ...] = ()
     shares: str = ""
+    ingress: tuple[TeamEgress, ...] = ()
 
 
 class Flow(NamedTuple):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from tests.unit.cli.fake_api import FakeApi, serve
+from tests.unit.doctor.loopback import Answer, loopback
 
 from fairlead.api.cluster.node_report import (
     EgressShare,
@@ -85,7 +87,7 @@ def test_budgets_are_shown_with_their_use_and_with_nodes_that_limit_nothing(cli:
     code, out, err = cli("network", "show")
     assert code == Exit.OK
     lines = [line.split() for line in out.splitlines()]
-    assert ["vision", "1G", "590M", "1.2G", "1.18G", "2", "2", "1"] in lines
+    assert ["vision", "egress", "1G", "590M", "1.2G", "1.18G", "2", "2", "1"] in lines
     assert not any(line[:1] == ["audio"] for line in lines)
     assert ["default", "other", "vision", "-", "400M", "0", "n2"] in lines
     assert "n3: their agents keep no limits" in err + out
@@ -121,7 +123,7 @@ def test_pods_are_chosen_by_job_and_team(cli: Cli) -> None:
 
 @pytest.mark.parametrize(("pod", "said"), [
     ("loader", ["Its own limit is 200Mbit/s.", "Team vision may send 600Mbit/s from this node, of "
-                "1G.", "It sends 190Mbit/s; 7 packets were dropped",
+                "1Gbit/s.", "It sends 190Mbit/s; 7 packets were dropped",
                 "It has been held back for 1h.",
                 "Over 2 nodes it sends 590Mbit/s and wants 1.18Gbit/s.", "default/other on n2",
                 "eth0 has several transmit queues"]),
@@ -142,3 +144,51 @@ def test_a_pod_that_is_not_there_is_an_error(cli: Cli) -> None:
     code, _, err = cli("network", "why", "none")
     assert code == Exit.NOT_FOUND
     assert "no pod 'none'" in err
+
+
+def range_answer(path: str, _: bytes) -> Answer:
+    """Answer a range query for what a team sends: 2 Gbit/s, and 8 in the last step but one."""
+    asked = parse_qs(urlsplit(path).query)
+    query = asked["query"][0]
+    start, end, step = (int(float(asked[name][0])) for name in ("start", "end", "step"))
+    usual, busy = next(
+        figures for name, figures in {
+            "bool": (0.0, 0.5), "clamp_min": (0.0, 3e9), "max_over_time": (2e9, 12e9),
+            "avg_over_time": (2e9, 8e9),
+        }.items() if name in query
+    )  # fmt: skip
+    values = [[at, str(busy if at == end - step else usual)] for at in range(start, end + 1, step)]
+    result = [{"metric": {}, "values": values}] if 'direction="out"' in query else []
+    return Answer(json.dumps({"status": "success", "data": {
+        "resultType": "matrix", "result": result,
+    }}).encode())  # fmt: skip
+
+
+def test_a_dry_run_says_what_a_budget_would_have_held_back(cli: Cli) -> None:
+    with loopback(range_answer) as server:
+        flags = ("--prometheus", server.url, "--since", "1d")
+        code, out, _ = cli("network", "dry-run", "vision", "--egress", "5G", *flags)
+        assert code == Exit.OK
+        assert "2.03Gbit/s on average, 12Gbit/s at most" in out
+        assert "A budget of 5Gbit/s would have held it back for 3m" in out
+        assert "8Gbit/s, 3Gbit/s beyond it" in out
+        assert "It has a budget of 1G now" in out
+        _, out, _ = cli("network", "dry-run", "vision", "--ingress", "5G", *flags)
+        assert "Prometheus has nothing of what team vision received" in out
+        _, out, _ = cli("network", "dry-run", "vision", "--egress", "5G", *flags, "-o", "json")
+        (run,) = json.loads(out)
+        assert run["beyondBytes"] == 3e9 * run["heldBackSeconds"] * 2 / 8
+        assert "team%3D%22vision%22" in server.seen[0][1]
+
+
+@pytest.mark.parametrize(("words", "code", "said"), [
+    (("vision",), Exit.USAGE, "no budget to try"),
+    (("vision", "--egress", "fast"), Exit.USAGE, "--egress: 'fast' is no rate"),
+    (("visio", "--egress", "5G"), Exit.USAGE, "there is no team 'visio'"),
+    (("vision", "--egress", "5G"), 3, "127.0.0.1"),
+])  # fmt: skip
+def test_a_dry_run_that_cannot_be_made_says_why(
+    cli: Cli, words: tuple[str, ...], code: int, said: str
+) -> None:
+    found, _, err = cli("network", "dry-run", *words, "--prometheus", "http://127.0.0.1:1")
+    assert (found, said in err) == (code, True)
