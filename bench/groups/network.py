@@ -13,8 +13,10 @@ import random
 import socket
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 
@@ -31,7 +33,7 @@ from fairlead.node.traffic.ruleset import AddressOwner, CountingRules, set_up
 
 PODS, PREFIXES, MANY = 250, 1_000, 10_000
 NODES = 7_500
-ROUNDS, PACKETS, TRIES, READS = 9, 20_000, 3, 20
+ROUNDS, PACKETS, TRIES, READS, TRIPS = 9, 20_000, 3, 20, 40
 _FIRST = ipaddress.ip_address("10.1.0.2")
 
 
@@ -47,6 +49,7 @@ def run(report: Report) -> None:
         world.add_addresses(f"{_FIRST}/16")
         _packets(report, world)
         _looks(report, world)
+        _small_flow(report, world)
     finally:
         world.close()
 
@@ -82,12 +85,12 @@ def _shapes(mechanism: MechanismChoice, first: int) -> Callable[[], None]:
     return shape
 
 
-def _listed(first: int, annotations: dict[str, str]) -> str:
+def _listed(first: int, annotations: dict[str, str], end: int = PODS) -> str:
     return json.dumps({"items": [
         {"metadata": {"name": f"pod-{n}", "namespace": f"team-{n % 8}", "uid": f"uid-{n}",
                       "annotations": annotations},
          "spec": {}, "status": {"phase": "Running", "podIPs": [{"ip": str(_FIRST + n)}]}}
-        for n in range(first, PODS)
+        for n in range(first, end)
     ]})  # fmt: skip
 
 
@@ -181,3 +184,77 @@ def _looks(report: Report, world: NetWorld) -> None:
         reads = [_read() for _ in range(READS)]
         report.add("network.read", statistics.median(reads) / slow * 1000, "ms CPU")
         report.add("network.look", statistics.median(costs) / slow * 1000, "ms CPU")
+
+
+def _small_flow(report: Report, world: NetWorld) -> None:
+    """Measure round trips of a small flow while a pod sends twice what it may, 20 Mbit/s."""
+    full, other = (str(_FIRST + n) for n in range(2))
+    world.add_addresses(f"{other}/16")
+    with tempfile.TemporaryDirectory() as name:
+        file = Path(name) / "pods.json"
+        file.write_text(_listed(0, {"fairlead.dev/internet-egress": "20M"}, 2))
+        with world.node.inside():
+            remove_shaping()
+            usage = Shaping(PodSource(str(file)), Host().now).read().usage
+    with world.outside.inside():
+        sockets = [socket.socket(socket.AF_INET, socket.SOCK_DGRAM) for _ in range(2)]
+    for n, each in enumerate(sockets):
+        each.bind((INTERNET4, 9100 + n))
+    ends = threading.Event()
+    threads = [threading.Thread(target=_echo, args=(sockets[0], ends)),
+               threading.Thread(target=_flood, args=(_bound(world, full), ends))]  # fmt: skip
+    for each in threads:
+        each.start()
+    try:
+        time.sleep(1.0)
+        for of, source in (("other_pod", other), ("same_pod", full)):
+            trips = _trips(_bound(world, source))
+            report.add(f"network.small_flow_{of}", statistics.median(trips) * 1000, "ms")
+    finally:
+        ends.set()
+        for each in threads:
+            each.join()
+        for each in sockets:
+            each.close()
+    print(f"network.small_flow: queues of pods are {usage.queue}")
+
+
+def _bound(world: NetWorld, source: str) -> socket.socket:
+    with world.pods.inside():
+        made = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    made.bind((source, 0))
+    made.settimeout(5.0)
+    return made
+
+
+def _echo(own: socket.socket, ends: threading.Event) -> None:
+    own.settimeout(0.1)
+    while not ends.is_set():
+        with suppress(TimeoutError):
+            data, peer = own.recvfrom(100)
+            own.sendto(data, peer)
+
+
+def _flood(own: socket.socket, ends: threading.Event) -> None:
+    """Send 40 Mbit/s."""
+    data, sent, start = bytes(1400), 0, time.monotonic()
+    with own:
+        while not ends.wait(0.002):
+            while sent * 1442 * 8 < (time.monotonic() - start) * 40e6:
+                own.sendto(data, (INTERNET4, 9101))
+                sent += 1
+
+
+def _trips(own: socket.socket) -> list[float]:
+    """Return the seconds of round trips; a datagram that is dropped counts as the time-out."""
+    found: list[float] = []
+    with own:
+        for n in range(TRIPS):
+            start = time.perf_counter()
+            own.sendto(n.to_bytes(4, "big"), (INTERNET4, 9100))
+            with suppress(TimeoutError):
+                while own.recv(100) != n.to_bytes(4, "big"):
+                    pass
+            found.append(time.perf_counter() - start)
+            time.sleep(0.005)
+    return found

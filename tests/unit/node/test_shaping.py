@@ -22,7 +22,7 @@ from fairlead.input.sections import parse
 from fairlead.model.egress_lease import BITS_PER_SECOND_MIN
 from fairlead.node.registry import conflicts
 from fairlead.node.settings import AgentSettings
-from fairlead.node.shaping.classes import HtbClass, deletions, plan_classes
+from fairlead.node.shaping.classes import HtbClass, Key, additions, deletions, plan_classes
 from fairlead.node.shaping.devices import DeviceQueues, Route
 from fairlead.node.shaping.limits import (
     TEAMS_MAX,
@@ -173,6 +173,24 @@ def test_promises_of_a_teams_pods_add_up_to_its_rate_and_numbers_stay(
             )
             assert all(each.ceil <= bits for each in below)
         numbers = dict(plan.numbers)
+
+
+@pytest.mark.parametrize(("leaf", "queues"), [("fq_codel", [[1], []]), ("bfifo", [[1], [1]])])
+def test_a_queue_that_is_not_fair_follows_its_rate_so_that_nothing_waits_long(
+    leaf: str, queues: list[list[int]]
+) -> None:
+    numbers: dict[Key, int] = {}
+    there: dict[int, HtbClass] = {}
+    leaves: set[int] = set()
+    for bits, wanted_queues in zip((20 * M, 80 * M), queues, strict=True):
+        plan = plan_classes(EgressLimits((shaped("x", bits=bits),)), numbers)
+        lines = additions("eth0", plan, there, leaves, leaf=leaf)
+        made = [line for line in lines if line.startswith("qdisc")]
+        assert [int(line.split()[5].partition(":")[2], 16) for line in made] == wanted_queues
+        if leaf == "bfifo":  # 50 ms, and a packet before it is segmented at least
+            assert [line.split()[-1] for line in made] == [str(max(3 << 15, bits // 160))]
+        assert additions("eth0", plan, plan.classes, {1}, leaf=leaf) == []
+        there, numbers, leaves = dict(plan.classes), dict(plan.numbers), {1}
 
 
 def test_classes_below_are_deleted_before_those_above() -> None:

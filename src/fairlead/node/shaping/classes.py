@@ -20,8 +20,12 @@ MAJOR = 0x7A1D
 HANDLE = MAJOR << 16
 ROOT = f"{MAJOR:x}:"
 MINOR_MAX = 0xFFFE
-#: Queues below a class, the best first: each connection of a pod has its part.
-LEAVES = ("fq_codel", "fq", "sfq", "pfifo")
+#: Queues below a class, the best first: each connection of a pod has its part. The last is none
+#: such, and is always there.
+LEAVES = ("fq_codel", "fq", "sfq", "bfifo")
+#: What may wait in a queue that is not fair, so that what comes behind is not late by half a
+#: second, as with the kernel's own 1,000 packets; at least one packet before it is segmented.
+_WAITING_SECONDS, _WAITING_BYTES_MIN = 0.05, 3 << 15
 #: Bytes that a class sends in its turn; left to itself, the kernel takes a part of the rate and
 #: warns of it.
 _QUANTUM_MIN, _QUANTUM_MAX = 1_514, 60_000
@@ -118,8 +122,9 @@ def additions(
     """
     pods = {n for key, n in plan.numbers.items() if key[0] == "pod"}
     lines: list[str] = []
+    changed = {number for number, each in plan.classes.items() if there.get(number) != each}
     for number, each in sorted(plan.classes.items(), key=lambda item: (item[0] in pods, item[0])):
-        if there.get(number) != each:
+        if number in changed:
             burst = int(each.ceil / 8 * _BURST_SECONDS)
             burst = min(max(burst, _BURST_BYTES_MIN), _BURST_BYTES_MAX)
             parent = class_id(each.parent) if each.parent else ROOT
@@ -129,11 +134,20 @@ def additions(
                 f"classid {class_id(number)} htb rate {each.rate}bit ceil {each.ceil}bit "
                 f"burst {burst}b cburst {burst}b quantum {quantum}"
             )
+    new = pods - set(leaves)
+    if leaf == LEAVES[-1]:
+        new |= pods & changed
     lines += [
-        f"qdisc replace dev {device} parent {class_id(number)} {leaf}"
-        for number in sorted(pods - set(leaves))
+        f"qdisc replace dev {device} parent {class_id(number)} {_queue(leaf, plan.classes[number])}"
+        for number in sorted(new)
     ]
     return lines
+
+
+def _queue(leaf: str, of: HtbClass) -> str:
+    if leaf != LEAVES[-1]:
+        return leaf
+    return f"{leaf} limit {max(_WAITING_BYTES_MIN, int(of.ceil / 8 * _WAITING_SECONDS))}"
 
 
 def deletions(device: str, plan: ClassPlan, there: Mapping[int, HtbClass]) -> list[str]:

@@ -76,6 +76,7 @@ OWN_KEYS = (
     names.JOB_NUMBER,
     names.INDEX,
     names.INTERNET_EGRESS,
+    names.INTERNET_INGRESS,
     names.JOB_NAME,
     names.JOB_UID,
     names.MIRROR_POD,
