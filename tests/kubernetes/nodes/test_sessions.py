@@ -5,52 +5,18 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import sys
-import threading
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.e2e.cut_relay import Relay
 from tests.e2e.test_interactive import Terminal
 from tests.kubernetes.nodes.running import IMAGE, submit
 from tools.cluster.cluster import Cluster
 from tools.cluster.jobs import Client
 
 pytestmark = pytest.mark.kubernetes
-
-
-class Relay:
-    """A port of this machine that leads to a server, and whose connections can be cut."""
-
-    def __init__(self, host: str, port: int) -> None:
-        self._server, self._open = (host, port), list[socket.socket]()
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        threading.Thread(target=self._serve, daemon=True).start()
-
-    def cut(self) -> None:
-        for connection in self._open:
-            with suppress(OSError):
-                connection.shutdown(socket.SHUT_RDWR)
-        self._open.clear()
-
-    def _serve(self) -> None:
-        while True:
-            ours, _ = self._listener.accept()
-            theirs = socket.create_connection(self._server)
-            self._open += [ours, theirs]
-            for one, other in ((ours, theirs), (theirs, ours)):
-                threading.Thread(target=self._carry, args=(one, other), daemon=True).start()
-
-    @staticmethod
-    def _carry(one: socket.socket, other: socket.socket) -> None:
-        with suppress(OSError):
-            while data := one.recv(65536):
-                other.sendall(data)
-        with suppress(OSError):
-            other.shutdown(socket.SHUT_RDWR)
 
 
 @dataclass(frozen=True)
@@ -68,7 +34,8 @@ def person(cluster: Cluster, root: Path) -> tuple[World, Relay]:
     text = cluster.layout.kubeconfig.read_text()
     found = re.search(r"https://([^:/\s]+):(\d+)", text)
     assert found is not None
-    relay = Relay(found[1], int(found[2]))
+    host, port = found[1], int(found[2])
+    relay = Relay(lambda: (host, port))
     name = f"    tls-server-name: {found[1]}\n"
     text = text.replace(found[0], f"https://127.0.0.1:{relay.port}")
     text = re.sub(r"(?m)^( *)(server: .*\n)", lambda m: f"{m[1]}{m[2]}{m[1]}{name.strip()}\n", text)
