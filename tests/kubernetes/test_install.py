@@ -79,6 +79,7 @@ from fairlead.decide.lease import LeaseTimes
 from fairlead.decide.pinning import Binding
 from fairlead.decide.reasons import Reason
 from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.decide.use_samples import UsePolicy
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.install.history_storage import IS_DEFAULT
 from fairlead.install.manifests import NAME, Install, Manifest, manifests
@@ -361,6 +362,7 @@ async def operator(account: Accountant, identity: str) -> AsyncIterator[ReplicaR
                 doctor=DoctorPolicy(start_seconds=1.0, pause_seconds=0.05),
                 teams=TeamsPolicy(publishes=True),
                 numbers=NumbersOptions(names.OWN_NAMESPACE),
+                use=UsePolicy(sample_seconds=1),
             ),
         ),
         host="127.0.0.1", port=0,

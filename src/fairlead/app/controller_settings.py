@@ -37,6 +37,7 @@ from fairlead.app.client_settings import SessionsSettings, SlurmSettings
 from fairlead.app.health_settings import HealthSettings, SilenceSettings, conflicts_of_tests
 from fairlead.app.images_settings import ImagesSettings
 from fairlead.app.notices_settings import NoticesSettings, conflicts_of_notices
+from fairlead.app.use_settings import UseSettings
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
 from fairlead.model.asks.topology import DEFAULT_LEVELS, Level
@@ -409,6 +410,7 @@ class ControllerSettings(Section, frozen=True):
     notices: NoticesSettings = NoticesSettings()
     slurm: SlurmSettings = SlurmSettings()
     sessions: SessionsSettings = SessionsSettings()
+    use: UseSettings = UseSettings()
 
     def terms(self) -> JobTerms:
         """Return what these settings say of all jobs."""
@@ -440,6 +442,7 @@ class ControllerSettings(Section, frozen=True):
         from fairlead.decide.health.policy import HealthPolicy, SilencePolicy, SuiteRule
         from fairlead.decide.images.policy import ImagesPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
+        from fairlead.decide.use_samples import UsePolicy
 
         tests = tuple(SuiteRule(**msgspec.structs.asdict(e)) for e in self.health.test_suites)
         fields, grace = msgspec.structs.asdict, self.jobs.grace_period_seconds_max
@@ -458,6 +461,7 @@ class ControllerSettings(Section, frozen=True):
             silence=SilencePolicy(**fields(self.silence)),
             images=ImagesPolicy(**fields(self.images)),
             notices=self.notices.policy(),
+            use=UsePolicy(**fields(self.use)),
             terms=self.terms(),
             levels=self.levels(),
         )

@@ -45,9 +45,11 @@ from fairlead.controllers.stored_templates import StoredTemplates
 from fairlead.controllers.teams import TeamsController
 from fairlead.controllers.unreachable_nodes import Connect, UnreachableNodesController
 from fairlead.controllers.use import UseKeeper
+from fairlead.controllers.use_samples import UseSampler
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.examiner import Examiner, Servers
+from fairlead.doctor.readers.gpu_use import PrometheusGpus
 from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.embedded.unscheduled import report_unscheduled
 from fairlead.kube.machine_contact import contact_machine
@@ -235,10 +237,17 @@ class Controllers:
         await self._run(controller, reader, own=own.all)
 
     async def _run_use(self) -> None:
-        mirrors = self.mirrors
+        mirrors, policy, doctor = self.mirrors, self._policies.use, self._policies.doctor
+        sampler = None
+        if policy.sample_seconds:
+            gpus = PrometheusGpus(doctor.prometheus, Path(doctor.credentials_directory))
+            sampler = UseSampler(
+                self._client, mirrors.pods, mirrors.jobs, self._history, clock=self._clock,
+                policy=policy, gpus=gpus if doctor.prometheus else None, log=self._log,
+            )  # fmt: skip
         keeper = UseKeeper(
             self._history, mirrors.pods, mirrors.jobs, clock=self._clock,
-            rng=self._context.streams("use"), log=self._log,
+            rng=self._context.streams("use"), sampler=sampler, log=self._log,
         )  # fmt: skip
         await keeper.run()
 

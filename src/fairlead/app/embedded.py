@@ -41,6 +41,7 @@ from fairlead.cloud.registry import Clouds, provider_of
 from fairlead.controllers.notices import NoticeSender
 from fairlead.decide.health.unreachable_nodes import Contact
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.use_samples import UsePolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.device_allocator import DeviceAllocator
 from fairlead.embedded.http.server import Server, serve
@@ -215,6 +216,7 @@ class Cluster:
             policies, health=replace(policies.health, test_command=program),
             notices=replace(policies.notices, terms=terms),
             terms=msgspec.structs.replace(policies.terms, notices=terms),
+            use=UsePolicy(),  # its nodes say what members used
         )  # fmt: skip
 
     def _open_store(self, stack: AsyncExitStack) -> Store:

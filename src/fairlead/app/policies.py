@@ -19,6 +19,7 @@ from fairlead.decide.notices import NoticesPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.decide.use_samples import UsePolicy
 from fairlead.model.asks.topology import DEFAULT_LEVELS, Level
 from fairlead.runtime.numbers import NumbersOptions
 
@@ -40,6 +41,7 @@ class Policies:
     arrays: ArraysPolicy = field(default_factory=ArraysPolicy)
     egress: EgressPolicy = field(default_factory=EgressPolicy)
     notices: NoticesPolicy = field(default_factory=NoticesPolicy)
+    use: UsePolicy = field(default_factory=UsePolicy)
     numbers: NumbersOptions = field(default_factory=NumbersOptions)
     #: Defaults and maxima of all jobs, which admission applies.
     terms: JobTerms = field(default_factory=JobTerms)

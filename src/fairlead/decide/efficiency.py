@@ -7,7 +7,7 @@ member and a fifth more, rounded up, where that is less than was asked for.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.api.jobs.job import Job
@@ -41,6 +41,12 @@ class Efficiency:
     memory_mean_bytes: int | None = None
     read_bytes: int | None = None
     written_bytes: int | None = None
+    #: Of the members whose GPUs were looked at, all together; power and occupancy of one GPU.
+    gpu_milliseconds: int | None = None
+    gpu_busy_milliseconds: int | None = None
+    gpu_memory_peak_bytes: int | None = None
+    gpu_power_milliwatts: int | None = None
+    gpu_occupancy_permille: int | None = None
     is_partial: bool = False
     #: What a member could ask for, in base units by resource; empty: as now, or not known.
     advice: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -58,6 +64,13 @@ class Efficiency:
         if self.memory_peak_bytes is None or not self.memory_asked_bytes:
             return None
         return self.memory_peak_bytes / self.memory_asked_bytes
+
+    @property
+    def gpu_share(self) -> float | None:
+        """Return the part of the time in which the GPUs that were looked at computed."""
+        if self.gpu_busy_milliseconds is None or not self.gpu_milliseconds:
+            return None
+        return self.gpu_busy_milliseconds / self.gpu_milliseconds
 
 
 def asks_of(job: Job) -> dict[str, dict[str, int]]:
@@ -99,6 +112,14 @@ def efficiency(job: Job, uses: Mapping[str, MemberUse]) -> Efficiency:
         memory_mean_bytes=sum(means) // len(means) if means else None,
         read_bytes=_total([use.read_bytes for use in uses.values()]),
         written_bytes=_total([use.written_bytes for use in uses.values()]),
+        gpu_milliseconds=_known_sum(use.gpu_milliseconds for use in uses.values()),
+        gpu_busy_milliseconds=_known_sum(use.gpu_busy_milliseconds for use in uses.values()),
+        gpu_memory_peak_bytes=max(
+            (use.gpu_memory_peak_bytes or 0 for use in uses.values()), default=0
+        )
+        or None,
+        gpu_power_milliwatts=_gpu_mean(uses.values(), lambda use: use.gpu_power_milliwatts),
+        gpu_occupancy_permille=_gpu_mean(uses.values(), lambda use: use.gpu_occupancy_permille),
         is_partial=any(use.is_partial for use in uses.values()) or len(uses) < members,
         advice=_advice(members, asked, uses),
     )
@@ -107,6 +128,19 @@ def efficiency(job: Job, uses: Mapping[str, MemberUse]) -> Efficiency:
 def _total(amounts: Sequence[int | None]) -> int | None:
     known = [each for each in amounts if each is not None]
     return sum(known) if len(known) == len(amounts) else None
+
+
+def _known_sum(amounts: Iterable[int | None]) -> int | None:
+    known = [each for each in amounts if each is not None]
+    return sum(known) if known else None
+
+
+def _gpu_mean(uses: Iterable[MemberUse], of: Callable[[MemberUse], int | None]) -> int | None:
+    """Return the mean of one GPU, weighted with the time over which each member's were known."""
+    known = [(mean, use.gpu_milliseconds) for use in uses
+             if (mean := of(use)) is not None and use.gpu_milliseconds]  # fmt: skip
+    whole = sum(weight for _, weight in known)
+    return sum(mean * weight for mean, weight in known) // whole if whole else None
 
 
 def _advice(

@@ -31,6 +31,7 @@ from fairlead.app.controllers import Controllers
 from fairlead.app.policies import Policies
 from fairlead.app.settings import UpFlags, remember, settle
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.use_samples import UsePolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -55,6 +56,10 @@ def read(tmp_path: Path, text: str) -> ControllerSettings:
     path = tmp_path / "settings.yaml"
     path.write_text(text)
     return load_settings(str(path))
+
+
+#: Nodes of a cluster with settings say nothing of what members used, unless the settings say so.
+DEFAULTS = Policies(use=UsePolicy(sample_seconds=60))
 
 
 def test_an_administrators_tests_of_nodes_are_settings_and_each_mistake_has_its_place(
@@ -87,8 +92,8 @@ def test_an_administrators_tests_of_nodes_are_settings_and_each_mistake_has_its_
 
 
 def test_without_a_file_or_a_field_the_policies_keep_their_defaults(tmp_path: Path) -> None:
-    assert load_settings("").policies(JobsPolicy()) == Policies()
-    assert read(tmp_path, "# nothing\n").policies(JobsPolicy()) == Policies()
+    assert load_settings("").policies(JobsPolicy()) == DEFAULTS
+    assert read(tmp_path, "# nothing\n").policies(JobsPolicy()) == DEFAULTS
 
 
 def test_a_field_replaces_that_of_its_policy_and_nothing_else(tmp_path: Path) -> None:
@@ -99,6 +104,7 @@ def test_a_field_replaces_that_of_its_policy_and_nothing_else(tmp_path: Path) ->
         replace(own, infrastructure_limit_max=7),
         wanted.placement,
         replace(wanted.adoption, refusals_max=2),
+        use=DEFAULTS.use,
     )
 
 

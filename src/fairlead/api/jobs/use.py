@@ -21,6 +21,10 @@ class MemberUse(Wire, frozen=True):
     `cpu` is in thousandths of a CPU, the mean of each step; `memory` in MiB, the largest look of
     each step, rounded up. A step without a look is None. `is_partial`: for some of its time no look
     was taken, so peak and processor time may have been higher.
+
+    Of GPUs: `gpu_milliseconds` is the time over which they were looked at, of all of them together,
+    `gpu_busy_milliseconds` the part of it in which they computed; power and SM occupancy
+    (thousandths) are the mean of one GPU, `gpu` the mean use of each step in percent.
     """
 
     milliseconds: int
@@ -33,6 +37,28 @@ class MemberUse(Wire, frozen=True):
     step_seconds: int = 0
     cpu: tuple[int | None, ...] = ()
     memory: tuple[int | None, ...] = ()
+    gpu_milliseconds: int | None = None
+    gpu_busy_milliseconds: int | None = None
+    gpu_memory_peak_bytes: int | None = None
+    gpu_power_milliwatts: int | None = None
+    gpu_occupancy_permille: int | None = None
+    gpu: tuple[int | None, ...] = ()
+
+    def with_gpus_of(self, other: MemberUse) -> MemberUse:
+        """Return this use with what another source knows of its GPUs, where this one knows nothing.
+
+        Series have steps of one length: those of the other one are left out where it differs.
+        """
+        if self.gpu_milliseconds is not None or other.gpu_milliseconds is None:
+            return self
+        series = other.gpu if other.step_seconds == self.step_seconds else ()
+        return msgspec.structs.replace(
+            self, gpu=series, gpu_milliseconds=other.gpu_milliseconds,
+            gpu_busy_milliseconds=other.gpu_busy_milliseconds,
+            gpu_memory_peak_bytes=other.gpu_memory_peak_bytes,
+            gpu_power_milliwatts=other.gpu_power_milliwatts,
+            gpu_occupancy_permille=other.gpu_occupancy_permille,
+        )  # fmt: skip
 
 
 class AttemptUse(Wire, frozen=True):
@@ -63,7 +89,8 @@ def encode_use(use: MemberUse) -> str:
     """
     text = msgspec.json.encode(use)
     if len(text) > USE_BYTES_MAX:
-        text = msgspec.json.encode(msgspec.structs.replace(use, step_seconds=0, cpu=(), memory=()))
+        bare = msgspec.structs.replace(use, step_seconds=0, cpu=(), memory=(), gpu=())
+        text = msgspec.json.encode(bare)
     return text.decode()
 
 
@@ -81,7 +108,9 @@ def decode_use(text: str | None) -> MemberUse | None:
     amounts = (
         use.milliseconds, use.cpu_milliseconds, use.memory_peak_bytes, use.memory_mean_bytes,
         use.read_bytes, use.written_bytes, use.step_seconds, *use.cpu, *use.memory,
+        use.gpu_milliseconds, use.gpu_busy_milliseconds, use.gpu_memory_peak_bytes,
+        use.gpu_power_milliwatts, use.gpu_occupancy_permille, *use.gpu,
     )  # fmt: skip
     is_sound = all(amount is None or 0 <= amount <= _AMOUNT_MAX for amount in amounts)
-    is_short = max(len(use.cpu), len(use.memory)) <= SERIES_MAX
+    is_short = max(len(use.cpu), len(use.memory), len(use.gpu)) <= SERIES_MAX
     return use if is_sound and is_short else None

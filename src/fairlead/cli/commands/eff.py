@@ -41,8 +41,10 @@ _ATTEMPT_MAX = 1_000_000
 def eff(common_: Common, *, job: str, attempt: int | None, plot: bool, store: str) -> None:
     """Show what a job used of what it asked for.
 
-    Members are counted once they have ended. What was not measured is called unknown. Advice for
-    the next time is given where every member was measured and ran for a minute or longer.
+    Members are counted once they have ended; on a cluster whose nodes do not measure them they are
+    sampled, and counted while they run, at most 16 minutes late. What was not measured is called
+    unknown. Advice for the next time is given where every member was measured for all of its time,
+    and ran for a minute or longer.
     """
     found = present_or_past_job(common_, store, job)
     query = {"uid": found.metadata.uid, **({"attempt": str(attempt)} if attempt else {})}

@@ -28,7 +28,7 @@ def efficiency_text(job: Job, attempt: int, found: Efficiency, *, note: str) -> 
     if not found.measured:
         return [*lines, f"use       {UNKNOWN}: {note}"]
     lines[0] += f", {duration(found.milliseconds / 1000)}"
-    lines += [_cpu_line(found), _memory_line(found), _disk_line(found)]
+    lines += [_cpu_line(found), _memory_line(found), *_gpu_lines(found), _disk_line(found)]
     if found.is_partial:
         lines.append("note      some of it was not measured: it may have used more")
     if found.advice:
@@ -65,6 +65,21 @@ def _memory_line(found: Efficiency) -> str:
     return f"memory    {text}"
 
 
+def _gpu_lines(found: Efficiency) -> list[str]:
+    """Return a line where GPUs were looked at, else none."""
+    share = found.gpu_share
+    if share is None:
+        return []
+    parts = [f"{share:.0%} of the time"]
+    if found.gpu_memory_peak_bytes is not None:
+        parts.append(f"{amount_text(quantity.MEMORY, found.gpu_memory_peak_bytes)} of a member")
+    if found.gpu_occupancy_permille is not None:
+        parts.append(f"SM occupancy {found.gpu_occupancy_permille / 1000:.0%}")
+    if found.gpu_power_milliwatts is not None:
+        parts.append(f"{found.gpu_power_milliwatts / 1000:,.0f} W a GPU")
+    return [f"GPU       {', '.join(parts)}"]
+
+
 def _disk_line(found: Efficiency) -> str:
     parts = [
         f"{word} {UNKNOWN if amount is None else amount_text(quantity.MEMORY, amount)}"
@@ -75,7 +90,7 @@ def _disk_line(found: Efficiency) -> str:
 
 def plot_lines(task: str, use: MemberUse) -> list[str]:
     """Return a line for each series of a member; a step without a look is empty."""
-    if not use.step_seconds or not use.cpu:
+    if not use.step_seconds or not (use.cpu or use.gpu):
         return [f"{task}: it ended before there was anything to plot"]
     until = duration(len(use.cpu) * use.step_seconds)
     step = f"a column is {duration(use.step_seconds)}, {until} in all"
@@ -86,6 +101,7 @@ def plot_lines(task: str, use: MemberUse) -> list[str]:
         f"CPU       |{_bars(use.cpu)}| {UNKNOWN if cpu is None else f'{cpu / 1000:.1f}'} at most",
         f"memory    |{_bars(use.memory)}| "
         f"{UNKNOWN if memory is None else amount_text(quantity.MEMORY, memory * _MIB)} at most",
+        *([f"GPU       |{_bars(use.gpu)}| {_highest(use.gpu)}% at most"] if use.gpu else []),
     ]
 
 
@@ -126,7 +142,12 @@ def efficiency_facts(
         "memoryPeakTask": found.memory_peak_task or None,
         "memoryAskedBytes": found.memory_asked_bytes, "memoryShare": found.memory_share,
         "memoryMeanBytes": found.memory_mean_bytes, "readBytes": found.read_bytes,
-        "writtenBytes": found.written_bytes,
+        "writtenBytes": found.written_bytes, "gpuShare": found.gpu_share,
+        "gpuMilliseconds": found.gpu_milliseconds,
+        "gpuBusyMilliseconds": found.gpu_busy_milliseconds,
+        "gpuMemoryPeakBytes": found.gpu_memory_peak_bytes,
+        "gpuPowerMilliwatts": found.gpu_power_milliwatts,
+        "gpuOccupancyPermille": found.gpu_occupancy_permille,
         "advice": {resource: quantity.format_base(resource, amount)
                    for resource, amount in found.advice.items()},
         "gpuHours": round(account.gpu_hours, 4) or None,
