@@ -30,12 +30,13 @@ class _Known:
     indices: Indices
     finished: DecodedSet
     failed: DecodedSet
+    stopped: DecodedSet
 
 
 class ArraySets:
     """Keeps what the texts of each array mean; call `forget` for one that is gone.
 
-    Both methods raise IndicesError or ElementSetError (ValueErrors) over texts that mean nothing.
+    The methods raise IndicesError or ElementSetError (ValueErrors) over texts that mean nothing.
     """
 
     def __init__(self) -> None:
@@ -48,12 +49,20 @@ class ArraySets:
         if known is None or known.uid != array.metadata.uid:
             indices = parse_indices(array.spec.indices)
             empty = DecodedSet.of("", indices)
-            known = self._known[key] = _Known(array.metadata.uid, indices, empty, empty)
+            known = self._known[key] = _Known(array.metadata.uid, indices, empty, empty, empty)
         if known.finished.text != status.finished:
             known.finished = DecodedSet.of(status.finished, known.indices)
         if known.failed.text != status.failed:
             known.failed = DecodedSet.of(status.failed, known.indices)
         return known.indices, known.finished, known.failed
+
+    def stopped(self, array: JobArray) -> int:
+        """Return the elements that the rule for early stops stops."""
+        self.of(array)
+        known = self._known[array.metadata.key]
+        if known.stopped.text != array.status.stopped:
+            known.stopped = DecodedSet.of(array.status.stopped, known.indices)
+        return known.stopped.elements
 
     def forget(self, key: tuple[str, str]) -> None:
         """Keep nothing of an array."""

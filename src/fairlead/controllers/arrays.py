@@ -162,6 +162,7 @@ class ArraysController:
         return ArrayView(
             array, indices, finished.elements, failed.elements, elements, self._policy, now,
             faults=memory.faults, cancelled=_cancelled(array, indices),
+            stopped=self._sets.stopped(array),
             written_at=memory.written_at, refusal=memory.refusal, refused=taken,
         )  # fmt: skip
 
@@ -198,8 +199,10 @@ class ArraysController:
                 return await self._create(action)
             case DeleteElement(job=job):
                 return await self._objects.delete(JOBS, job.metadata.key, uid=job.metadata.uid)
-            case CancelElement(job=job):
-                patch = {"spec": {"cancel": True}}
+            case CancelElement(job=job, stopped_early=words):
+                patch: dict[str, Any] = {"spec": {"cancel": True}}
+                if words:
+                    patch["metadata"] = {"annotations": {names.STOPPED_EARLY: words}}
                 return await self._objects.patch(JOBS, job.metadata, patch)
             case SuspendElement(job=job, suspend=suspend):
                 mark = {names.HELD_BY_ARRAY: "true" if suspend else None}

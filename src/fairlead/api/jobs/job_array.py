@@ -11,6 +11,7 @@ from typing import Annotated
 import msgspec
 
 from fairlead.api import names
+from fairlead.api.jobs.early_stop import EarlyStop, EarlyStopRung
 from fairlead.api.jobs.job import Job, JobSpec, VerdictStatus
 from fairlead.api.meta import (
     Condition,
@@ -67,6 +68,13 @@ class JobArraySpec(Wire, frozen=True):
         Count | None,
         doc("Stop the array when more elements have failed. Default: all elements run."),
     ] = None
+    early_stop: Annotated[
+        EarlyStop | None,
+        doc(
+            "Stop elements that do worse than the others, by a metric of their runs; these are no "
+            "failures. Cannot be changed. Default: all run to their ends."
+        ),
+    ] = None
     suspend: Annotated[
         bool, doc("True: elements that run give their nodes back, none starts. Default false.")
     ] = False
@@ -92,6 +100,7 @@ class ElementCounts(Wire, frozen=True):
     running: Annotated[int, doc("Elements that hold nodes.")] = 0
     succeeded: Annotated[int, doc("Elements that succeeded.")] = 0
     failed: Annotated[int, doc("Elements that failed or were cancelled.")] = 0
+    stopped: Annotated[int, doc("Elements that earlyStop stopped, and that have ended.")] = 0
 
 
 class JobArrayStatus(Wire, frozen=True):
@@ -128,6 +137,13 @@ class JobArrayStatus(Wire, frozen=True):
     failed: Annotated[
         str, doc("The finished elements that failed or were cancelled, in the same form.")
     ] = ""
+    stopped: Annotated[
+        str,
+        doc("Elements that earlyStop stops or has stopped, in the same form; none is in failed."),
+    ] = ""
+    rungs: Annotated[
+        tuple[EarlyStopRung, ...], doc("What earlyStop compares with: of ended elements a sample.")
+    ] = ()
     verdict: Annotated[
         VerdictStatus | None, doc("Why the next element waits. Absent: none waits.")
     ] = None

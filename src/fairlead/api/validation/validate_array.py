@@ -71,6 +71,7 @@ def validate_array_update(old: Mapping[str, Any], new: Mapping[str, Any]) -> lis
     changed = {
         "indices": before.get("indices") != after.get("indices"),
         "parameters": (before.get("parameters") or {}) != (after.get("parameters") or {}),
+        "earlyStop": before.get("earlyStop") != after.get("earlyStop"),
         "template": _fixed(before.get("template")) != _fixed(after.get("template")),
     }
     return [

@@ -34,6 +34,7 @@ from fairlead.input.sections import load
       parameters:
         lr: {min: 0.0001, max: 0.1, log: true}
         batch: [32, 64, 128]
+      earlyStop: {metric: loss, rule: median, firstStep: 100}
     """,
 )
 @click.argument("file", metavar="FILE", type=click.Path())
@@ -48,7 +49,8 @@ def sweep(
 
     FILE says which: of a grid all combinations, or samples drawn at random. Each element has its
     values in variables FAIRLEAD_PARAM_<name>, in place of {name} in the command's words, and in its
-    record. The array's id, its name, is printed on stdout.
+    record. With earlyStop in FILE, elements stop that do worse than the others. The array's id, its
+    name, is printed on stdout.
     """
     request, problems = parse_request(flag_values(options), os.environ, now=now())
     if problems:
@@ -62,6 +64,7 @@ def sweep(
         raise fail(Code.MISSING_ARGUMENT, "fairlead sweep needs a command",
                    help=(f"fairlead sweep {file} -- python train.py --lr {{lr}}",))  # fmt: skip
     values = sweep_values(found)
-    array = ArrayRequest(f"0-{len(values[0][1]) - 1}", found.parallelism, values)
+    indices, stop = f"0-{len(values[0][1]) - 1}", found.early_stop.wire()
+    array = ArrayRequest(indices, found.parallelism, values, stop)
     submit_array(common_, replace(request, array=array), Program(words), dry_run=dry_run)
     return Exit.OK

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from fairlead.api.jobs.early_stop import EarlyStop
 from fairlead.api.values.indices import IndicesError, parse_indices
 from fairlead.cli.job_request.after_flag import Complain
 from fairlead.cli.job_request.flags import FlagValue
@@ -18,6 +19,7 @@ class ArrayRequest:
     parallelism: int | None = None
     #: Of a sweep: the value of each parameter for each index, from 0 on.
     parameters: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    early_stop: EarlyStop | None = None
 
 
 def parse_array(given: FlagValue | None, complain: Complain) -> ArrayRequest | None:

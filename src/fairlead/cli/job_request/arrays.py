@@ -58,6 +58,11 @@ class Elements:
         """Those that failed or were cancelled."""
         return self.positions & self._set(self.array.status.failed)
 
+    @property
+    def stopped(self) -> int:
+        """Those that the rule for early stops stops."""
+        return self.positions & self._set(self.array.status.stopped)
+
     def jobs_among(self, jobs: Iterable[Job]) -> list[Job]:
         """Return the jobs of these elements: of those that are next in line, run, or have just
         ended.

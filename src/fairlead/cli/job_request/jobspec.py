@@ -283,6 +283,7 @@ def build_array(job: Job, array: ArrayRequest) -> JobArray:
         template=replace(job.spec, suspend=False),
         parallelism=array.parallelism,
         parameters=dict(array.parameters),
+        early_stop=array.early_stop,
         suspend=job.spec.suspend,
     )
     return JobArray(metadata=job.metadata, spec=spec)

@@ -6,6 +6,7 @@
     parameters:
       lr: {min: 0.0001, max: 0.1, log: true}
       batch: [32, 64, 128]
+    earlyStop: {metric: loss, rule: median, firstStep: 100}
 
 The values are drawn here and written into the array: what runs is seen in the object, and the same
 file makes the same sweep. Sources: a grid varies its last parameter fastest, as nested loops do;
@@ -22,7 +23,17 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Annotated, Any, cast
 
+from msgspec import Meta
+
+from fairlead.api.jobs.early_stop import (
+    FACTOR_MAX,
+    METRIC_NAME_LENGTH_MAX,
+    EarlyStop,
+    EarlyStopRule,
+    MetricGoal,
+)
 from fairlead.api.jobs.run_facts import PARAMETER_LENGTH_MAX, PARAMETER_NAME, PARAMETERS_MAX
+from fairlead.api.values.bounds import INT32_MAX
 from fairlead.input.sections import Section, about, within
 
 ELEMENTS_MAX = 10_000
@@ -35,6 +46,44 @@ class SweepMethod(Enum):
 
     GRID = "grid"
     RANDOM = "random"
+
+
+class SweepStopRule(Enum):
+    """How a run is compared with the others."""
+
+    MEDIAN = "median"
+    HALVING = "halving"
+
+
+class SweepGoal(Enum):
+    """Which values of a metric are better."""
+
+    MIN = "min"
+    MAX = "max"
+
+
+class SweepStop(Section, frozen=True):
+    """When runs stop that do worse than the others."""
+
+    metric: Annotated[
+        str, Meta(max_length=METRIC_NAME_LENGTH_MAX,
+                  description="The metric that is compared, as the program reports it."),
+    ]  # fmt: skip
+    rule: Annotated[SweepStopRule, about("median, or halving.")] = SweepStopRule.MEDIAN
+    goal: Annotated[SweepGoal, about("Which values are better.")] = SweepGoal.MIN
+    first_step: Annotated[int, within(1, INT32_MAX, "Runs are compared from this step on.")] = 1
+    factor: Annotated[int, within(2, FACTOR_MAX, "Each next step is so many times as far.")] = 3
+    elements_min: Annotated[int, within(1, INT32_MAX, "So many others must have got there.")] = 3
+
+    def wire(self) -> EarlyStop | None:
+        """Return the field of the array; None where no metric is compared."""
+        if not self.metric:
+            return None
+        rules = {SweepStopRule.MEDIAN: EarlyStopRule.MEDIAN,
+                 SweepStopRule.HALVING: EarlyStopRule.HALVING}  # fmt: skip
+        goals = {SweepGoal.MIN: MetricGoal.MINIMIZE, SweepGoal.MAX: MetricGoal.MAXIMIZE}
+        return EarlyStop(self.metric, rules[self.rule], goals[self.goal], self.first_step,
+                         self.factor, self.elements_min)  # fmt: skip
 
 
 class SweepFile(Section, frozen=True):
@@ -55,6 +104,7 @@ class SweepFile(Section, frozen=True):
         Annotated[int, within(1, ELEMENTS_MAX, "")] | None,
         about("Most elements at a time. Default: no limit."),
     ] = None
+    early_stop: SweepStop = SweepStop(metric="")
     command: Annotated[tuple[str, ...], about("What is run, unless the command line says it.")] = ()
 
 

@@ -63,8 +63,9 @@ class ArrayNow:
     def counts(self) -> dict[str, int]:
         """The elements by state, in the order in which they are shown."""
         return {
-            "succeeded": (self.finished & ~self.failed).bit_count(),
+            "succeeded": (self.finished & ~self.failed & ~self.elements.stopped).bit_count(),
             "failed": self.failed.bit_count(),
+            "stopped": (self.finished & ~self.failed & self.elements.stopped).bit_count(),
             "running": self.running.bit_count(),
             "waiting": (self.elements.positions & ~self.finished & ~self.running).bit_count(),
         }
@@ -78,7 +79,9 @@ def array_now(elements: Elements, jobs: Iterable[Job], past: Iterable[Job]) -> A
     indices = parse_indices(elements.array.spec.indices)
     places = {job.metadata.uid: _position(indices, job) for job in (*jobs, *past)}
     ended = [job for job in jobs if job.is_finished]
-    bad = [job for job in ended if not is_true(job.status.conditions, names.SUCCEEDED)]
+    early = elements.stopped
+    bad = [job for job in ended if not is_true(job.status.conditions, names.SUCCEEDED)
+           and not early >> places[job.metadata.uid] & 1]  # fmt: skip
     holding = [job for job in jobs if not job.is_finished and job.status.placement is not None]
 
     def positions(found: Iterable[Job]) -> int:

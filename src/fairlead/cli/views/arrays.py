@@ -28,6 +28,7 @@ def array_words(array: JobArray) -> str:
         f"{count} {what}"
         for count, what in (
             (counts.succeeded, "succeeded"), (counts.failed, "failed"),
+            (counts.stopped, "stopped early"),
             (counts.running, "running"), (counts.waiting, "waiting"),
         )
         if count
@@ -55,7 +56,7 @@ def array_row(array: JobArray, now: float, *, with_namespace: bool = False) -> R
     """Return the row of an array for the columns of jobs."""
     counts = array.status.elements
     job = Job(array.metadata, array.spec.template)
-    done = counts.succeeded + counts.failed
+    done = counts.succeeded + counts.failed + counts.stopped
     row = (
         array.metadata.name,
         str(gpu_count(job)),

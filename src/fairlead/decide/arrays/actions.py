@@ -41,6 +41,8 @@ class CancelElement:
 
     array: JobArray
     job: Job
+    #: What the rule for early stops says of it; "": it stops for another reason.
+    stopped_early: str = ""
 
 
 @dataclass(frozen=True, slots=True)

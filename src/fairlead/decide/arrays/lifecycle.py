@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fairlead.api import names
+from fairlead.api.jobs.early_stop import EarlyStopRung
 from fairlead.api.jobs.job import Job, JobState, VerdictStatus
 from fairlead.api.jobs.job_array import ELEMENTS_FAILED, ElementCounts, JobArray, JobArrayStatus
 from fairlead.api.meta import Condition, find_condition, is_true, set_condition
@@ -28,6 +29,7 @@ from fairlead.decide.arrays.actions import (
     SuspendElement,
     WriteArrayStatus,
 )
+from fairlead.decide.arrays.early_stop import folded, stop_words, worse_than_others
 from fairlead.decide.arrays.environment import element_environment
 from fairlead.decide.arrays.view import ArrayView, ElementRefusal
 from fairlead.decide.reasons import Outcome, Reason
@@ -45,6 +47,10 @@ class _Elements:
 
     finished: int
     failed: int
+    #: Those that the rule for early stops stops, and that have not ended otherwise.
+    stopped: int
+    #: Positions of jobs that have ended and that the status does not record.
+    ended: tuple[int, ...]
     #: Positions of jobs that have not ended, in ascending order: without nodes, and with nodes.
     waiting: tuple[int, ...]
     running: tuple[int, ...]
@@ -82,7 +88,7 @@ def decide_array(view: ArrayView) -> Decision[Action]:
         if is_true(array.status.conditions, names.FAILURE_TARGET):
             actions += _cancellations(view, now.unfinished)
         return Decision(tuple(actions), wake_at=wake_at)
-    cancelled = Members(view.cancelled)
+    cancelled = Members(view.cancelled | view.stopped)
     actions += _cancellations(view, [p for p in now.unfinished if p in cancelled])
     actions += _suspensions(view, now)
     actions += _priorities(view, now)
@@ -94,7 +100,8 @@ def decide_array(view: ArrayView) -> Decision[Action]:
 
 
 def _observe(view: ArrayView) -> _Elements:
-    is_recorded = Members(view.finished)
+    is_recorded, is_stopped = Members(view.finished), Members(view.stopped)
+    ran_on = list[int]()
     ended, failed, waiting, running = list[int](), list[int](), list[int](), list[int]()
     unfinished, recorded = list[int](), list[int]()
     ended_count = 0
@@ -109,15 +116,30 @@ def _observe(view: ArrayView) -> _Elements:
             (waiting if job.status.placement is None else running).append(position)
         else:
             ended.append(position)
-            if not is_true(job.status.conditions, names.SUCCEEDED):
+            has_succeeded = is_true(job.status.conditions, names.SUCCEEDED)
+            if position in is_stopped:
+                if not (has_succeeded or _is_cancelled(job)):
+                    failed.append(position)
+                elif not has_succeeded:
+                    continue
+                ran_on.append(position)  # its end came before it was stopped
+            elif not has_succeeded:
                 failed.append(position)
     # Those that are to be stopped and never became jobs have ended without one.
-    never = view.cancelled & ~view.finished & ~set_of(view.elements) if view.cancelled else 0
+    gone = ~view.finished & ~set_of(view.elements) if view.cancelled or view.stopped else 0
+    never = view.cancelled & gone & ~view.stopped
     return _Elements(
-        view.finished | set_of(ended) | never,
+        view.finished | set_of(ended) | never | (view.stopped & gone),
         view.failed | set_of(failed) | never,
+        view.stopped & ~set_of(ran_on),
+        tuple(ended),
         tuple(waiting), tuple(running), tuple(unfinished), tuple(recorded), ended_count,
     )  # fmt: skip
+
+
+def _is_cancelled(job: Job) -> bool:
+    failed = find_condition(job.status.conditions, names.FAILED)
+    return failed is not None and failed.reason == CANCELLED
 
 
 # The status
@@ -127,7 +149,8 @@ def _status(view: ArrayView, now: _Elements) -> JobArrayStatus:
     """Return the status of an array that goes on."""
     array, old = view.array, view.array.status
     total, ended, running = len(view.indices), now.finished.bit_count(), len(now.running)
-    failed_count = now.failed.bit_count()
+    failed_count, stopped = now.failed.bit_count(), now.stopped | _stopped_now(view, now)
+    stopped_count = (now.stopped & now.finished).bit_count()
     started_at = old.started_at
     if started_at is None and (running or ended):
         started_at = format_micro_time(view.now)
@@ -135,12 +158,19 @@ def _status(view: ArrayView, now: _Elements) -> JobArrayStatus:
         old,
         observed_generation=array.metadata.generation,
         elements=ElementCounts(
-            total, total - ended - running, running, ended - failed_count, failed_count
+            total,
+            total - ended - running,
+            running,
+            ended - failed_count - stopped_count,
+            failed_count,
+            stopped_count,
         ),
         finished=old.finished
         if now.finished == view.finished
         else encode_set(now.finished, view.indices),
         failed=old.failed if now.failed == view.failed else encode_set(now.failed, view.indices),
+        stopped=old.stopped if stopped == view.stopped else encode_set(stopped, view.indices),
+        rungs=_rungs(view, now),
         started_at=started_at,
         verdict=_verdict(view, now),
     )
@@ -148,6 +178,26 @@ def _status(view: ArrayView, now: _Elements) -> JobArrayStatus:
     if stop is not None and not is_true(old.conditions, names.FAILURE_TARGET):
         status = _with(status, _condition(view, names.FAILURE_TARGET, *stop))
     return replace(status, state=_state(array, status, running).value)
+
+
+def _stopped_now(view: ArrayView, now: _Elements) -> int:
+    """Return the elements that do worse than the others; none once the array is held or stops."""
+    rule, conditions = view.array.spec.early_stop, view.array.status.conditions
+    if rule is None or view.array.spec.suspend or is_true(conditions, names.FAILURE_TARGET):
+        return 0
+    at, left = view.indices.at, Members(now.stopped | view.cancelled)
+    running = {at(p): view.elements[p] for p in now.running if p not in left}
+    worse = worse_than_others(rule, _rungs(view, now), running)
+    positions = (view.indices.position(index) for index in worse)
+    return set_of([position for position in positions if position is not None])
+
+
+def _rungs(view: ArrayView, now: _Elements) -> tuple[EarlyStopRung, ...]:
+    """Return what elements that have ended are compared by, with those that end now."""
+    rule, known = view.array.spec.early_stop, view.array.status.rungs
+    if rule is None or not now.ended:
+        return known
+    return folded(rule, known, {view.indices.at(p): view.elements[p] for p in now.ended})
 
 
 def _stop(array: JobArray, failed_count: int) -> tuple[str, str] | None:
@@ -232,7 +282,9 @@ def _ended(view: ArrayView, now: _Elements, status: JobArrayStatus) -> JobArrayS
         status = _with(status, _condition(view, names.FAILED, ELEMENTS_FAILED, text))
         state = JobState.FAILED
     else:
-        text = f"{plural(status.elements.total, 'element')} succeeded"
+        text = f"{plural(status.elements.succeeded, 'element')} succeeded"
+        if status.elements.stopped:
+            text += f", {status.elements.stopped} stopped early"
         status = _with(status, _condition(view, names.SUCCEEDED, "AllElementsSucceeded", text))
         state = JobState.SUCCEEDED
     return replace(status, state=state.value)
@@ -259,10 +311,13 @@ def _deletions(view: ArrayView, recorded: Iterable[int]) -> Iterator[DeleteEleme
 
 
 def _cancellations(view: ArrayView, positions: Iterable[int]) -> Iterator[CancelElement]:
+    rule, stopped = view.array.spec.early_stop, Members(view.stopped)
     for position in positions:
         job = view.elements[position]
         if not job.spec.cancel and job.metadata.deletion_timestamp is None:
-            yield CancelElement(view.array, job)
+            is_early = rule is not None and position in stopped
+            words = stop_words(rule, job) if is_early and rule is not None else ""
+            yield CancelElement(view.array, job, words)
 
 
 def _suspensions(view: ArrayView, now: _Elements) -> Iterator[SuspendElement]:

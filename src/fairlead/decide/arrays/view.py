@@ -56,6 +56,8 @@ class ArrayView(msgspec.Struct, frozen=True):
     faults: tuple[StatusCause, ...] = ()
     #: Elements to stop for good, as `spec.cancelIndices` lists them.
     cancelled: int = 0
+    #: Elements that `spec.earlyStop` stops, as the status says.
+    stopped: int = 0
     #: When the status was last written.
     written_at: float = 0.0
     #: What the API server said of all elements; and of single ones, whose names are taken.

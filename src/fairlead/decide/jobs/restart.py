@@ -8,7 +8,7 @@ from typing import assert_never
 
 from fairlead.api.jobs.job import Attempt, Cause, Job, RestartPolicy
 from fairlead.api.meta import find_condition
-from fairlead.api.names import FAILURE_TARGET
+from fairlead.api.names import FAILURE_TARGET, STOPPED_EARLY
 from fairlead.api.values.bounds import BACKOFF_SECONDS_MAX
 from fairlead.decide.attempts.backoff import doubled
 from fairlead.decide.attempts.end_reason import EndReason
@@ -56,7 +56,9 @@ def is_cancelled(job: Job) -> bool:
 
 def cancel_message(job: Job) -> str:
     """Return who stopped it."""
-    return "the job was deleted" if job.metadata.deletion_timestamp else "cancelled by its user"
+    if job.metadata.deletion_timestamp:
+        return "the job was deleted"
+    return job.metadata.annotations.get(STOPPED_EARLY, "")[:500] or "cancelled by its user"
 
 
 def next_step(job: Job, ended: Attempt, policy: JobsPolicy) -> Next:

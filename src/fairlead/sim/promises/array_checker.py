@@ -80,12 +80,13 @@ class ArrayChecker(Observer):
         model.widen(new.spec.parallelism)
         finished = _set(new.status.finished, model.indices)
         failed = _set(new.status.failed, model.indices)
+        stopped = _set(new.status.stopped, model.indices)
         if lost := model.finished - finished:
             raise PromiseBroken(f"15: array {key} forgot the end of element {min(lost)}")
         for index in finished - model.finished:
             self.checked += 1
             has_succeeded = index in model.succeeded
-            if has_succeeded == (index in failed):
+            if has_succeeded == (index in failed | stopped):
                 said = "failed" if index in failed else "succeeded"
                 raise PromiseBroken(f"15: array {key} says that element {index} {said}")
         model.finished = finished

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fairlead.api.jobs.early_stop import EarlyStop, EarlyStopRule, MetricGoal
 from fairlead.cli.submitting.sweep_file import (
     ELEMENTS_MAX,
     SweepFile,
@@ -57,9 +58,21 @@ def test_random_values_depend_on_the_seed_alone_and_more_samples_keep_the_first(
     assert few["n"] == ("3", "2", "2", "2", "3")
 
 
+def test_a_rule_for_early_stops_becomes_the_field_of_the_array() -> None:
+    text = "parameters: {a: [1]}\nearlyStop: {metric: acc, rule: halving, goal: max, firstStep: 9}"
+    found = parse(text, SweepFile, sweep_conflicts, source="s.yaml")
+    halving = EarlyStop("acc", EarlyStopRule.HALVING, MetricGoal.MAXIMIZE, first_step=9)
+    assert found.early_stop.wire() == halving
+    none = parse("parameters: {a: [1]}", SweepFile, sweep_conflicts, source="s.yaml")
+    assert none.early_stop.wire() is None
+
+
 @pytest.mark.parametrize(
     ("text", "place", "message"),
     [
+        ("parameters: {a: [1]}\nearlyStop: {rule: median}", "s.yaml:2:12", "metric is missing"),
+        ("parameters: {a: [1]}\nearlyStop: {metric: a, rule: mean}", "s.yaml:2:30", "invalid enum value"),
+        ("parameters: {a: [1]}\nearlyStop: {metric: a, factor: 1}", "s.yaml:2:32", "2"),
         ("parameters: {}", "s.yaml:1:1", "there is none"),
         ("method: grid", "s.yaml:1:1", "the field parameters is missing"),
         ("parameters: {a: [1]}\nsamples: 3", "s.yaml:2:1", "a grid has all combinations"),

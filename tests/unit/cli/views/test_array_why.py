@@ -73,10 +73,18 @@ def test_it_counts_the_elements_and_lists_failures_by_how_they_ended() -> None:
     assert "waits" not in some
 
 
+def test_elements_that_were_stopped_early_are_counted_apart_and_are_no_failures() -> None:
+    found = array(state="Running", finished="0,2", stopped="1-2")
+    now = array_now(select(found, parse_reference("sweep")), [failed(1)], [])
+    assert (now.counts["succeeded"], now.counts["stopped"], now.counts["failed"]) == (1, 2, 0)
+    assert array_facts(now)["failed"] == []
+
+
 def test_an_end_that_the_array_does_not_record_yet_counts() -> None:
     found = array(state="Running", finished="0")
     now = array_now(select(found, parse_reference("sweep")), [failed(1)], [])
-    assert now.counts == {"succeeded": 1, "failed": 1, "running": 0, "waiting": 8}
+    counts = {"succeeded": 1, "failed": 1, "stopped": 0, "running": 0, "waiting": 8}
+    assert now.counts == counts
     assert array_facts(now)["failed"] == [
         {"indices": "1", "state": "Failed", "cause": "User", "exitCode": 3,
          "ending": "ExitCode: member main-0 of sweep-1 exited with code 3"}

@@ -90,6 +90,7 @@ OWN_KEYS = (
     names.RUN_NOTE,
     names.RUN_SOURCE,
     names.RUN_TAGS,
+    names.STOPPED_EARLY,
     names.SUBMITTED_BY,
     names.TEAM,
     names.USE,
