@@ -43,12 +43,17 @@ class Cluster:
         return self.root / "data"
 
     @property
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
+        """The variables of its commands."""
         # An installed command has its modules compiled.
         left_out = ("FAIRLEAD", "KUBE", "PYTHONDONTWRITEBYTECODE")
         kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
         kubeconfig = str(self.data / "kubeconfig")
         return {**kept, "HOME": str(self.root), "FAIRLEAD_KUBECONFIG": kubeconfig}
+
+    def command(self, *arguments: str) -> list[str]:
+        """Return the argument vector of a command."""
+        return [sys.executable, "-m", "fairlead", *arguments]
 
     def fairlead(self, *arguments: str) -> str:
         """Run a command to its end and return what it printed; it must succeed."""
@@ -61,7 +66,7 @@ class Cluster:
     def _run(self, module: str, *arguments: str) -> str:
         done = subprocess.run(
             [sys.executable, "-m", module, *arguments],
-            cwd=self.root, env=self._environment, capture_output=True, text=True,
+            cwd=self.root, env=self.environment, capture_output=True, text=True,
             timeout=ANSWER_SECONDS_MAX, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr

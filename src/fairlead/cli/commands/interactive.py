@@ -14,8 +14,7 @@ from fairlead.cli.connection.common import Common, common, seconds_of
 from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import ProgramOutput
-from fairlead.cli.records.memberlogs import task_of
-from fairlead.cli.records.members import parse_reference, running_members
+from fairlead.cli.records.members import parse_reference, running_members, task_of
 from fairlead.cli.sessions.foreground import IDLE_HELP, SHELL, HeldSession, idle_limit, run_one
 from fairlead.input.errors import CliError, Code, Exit, fail
 from fairlead.runtime.loglines import LineCutter

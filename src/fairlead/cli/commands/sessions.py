@@ -17,8 +17,7 @@ from fairlead.cli.connection.common import Common, common, now
 from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.table import Column
-from fairlead.cli.records.memberlogs import task_of
-from fairlead.cli.records.members import MemberReference, parse_reference, running_members
+from fairlead.cli.records.members import MemberReference, parse_reference, running_members, task_of
 from fairlead.cli.sessions.foreground import HeldSession
 from fairlead.cli.views.jobs import state_of
 from fairlead.decide.words import duration

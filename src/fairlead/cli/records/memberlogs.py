@@ -23,6 +23,7 @@ from fairlead.cli.cluster.archive import Archive, NoArchive, no_archive
 from fairlead.cli.cluster.embedded import LogPart
 from fairlead.cli.cluster.lookup import missing_job
 from fairlead.cli.connection.transport import Api
+from fairlead.cli.records.members import is_asked, task_of, task_order
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.input.suggest import nearest
 from fairlead.runtime.loglines import LineCutter
@@ -270,20 +271,3 @@ class MemberLogs:
 
 def _has_gone_members(job: Job, attempt: int, pods: Sequence[Pod]) -> bool:
     return job.is_finished and attempt == job.status.attempt and len(pods) < job.member_count
-
-
-def task_of(pod: Pod) -> str:
-    """Return what a member is called: `worker-3`."""
-    labels = pod.metadata.labels
-    return f"{labels.get(names.ROLE, '')}-{labels.get(names.INDEX, '')}"
-
-
-def task_order(task: str) -> tuple[str, int]:
-    """Return what sorts tasks by role and rank."""
-    role, _, index = task.rpartition("-")
-    return (role, int(index) if index.isdigit() else 0)
-
-
-def is_asked(task: str, asked: str | None) -> bool:
-    """Return True when `worker-3`, `3` or nothing was asked for, of task `worker-3`."""
-    return asked is None or asked in (task, task.rpartition("-")[2])

@@ -11,7 +11,6 @@ from fairlead.api.resources import PODS
 from fairlead.cli.cluster.lookup import find_job
 from fairlead.cli.cluster.numbers import name_of
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.records.memberlogs import is_asked, task_of, task_order
 from fairlead.cli.views.jobs import state_of
 from fairlead.input.errors import Code, fail
 from fairlead.input.suggest import nearest
@@ -66,3 +65,20 @@ def running_members(api: Api, namespace: str, reference: MemberReference) -> tup
             help=(f"fairlead why {name}",),
         )  # fmt: skip
     return job, running
+
+
+def task_of(pod: Pod) -> str:
+    """Return what a member is called: `worker-3`."""
+    labels = pod.metadata.labels
+    return f"{labels.get(names.ROLE, '')}-{labels.get(names.INDEX, '')}"
+
+
+def task_order(task: str) -> tuple[str, int]:
+    """Return what sorts tasks by role and rank."""
+    role, _, index = task.rpartition("-")
+    return (role, int(index) if index.isdigit() else 0)
+
+
+def is_asked(task: str, asked: str | None) -> bool:
+    """Return True when `worker-3`, `3` or nothing was asked for, of task `worker-3`."""
+    return asked is None or asked in (task, task.rpartition("-")[2])

@@ -19,12 +19,12 @@ from fairlead.api.status import ApiError, NotFound
 from fairlead.cli.connection.common import Common, now
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import ProgramOutput, write_as_is
-from fairlead.cli.job_request.request import JobRequest
-from fairlead.cli.records.memberlogs import task_of
+from fairlead.cli.records.members import task_of
 from fairlead.cli.views.jobs import run_seconds
 from fairlead.input.errors import CliError, Code, Exit, fail
 
 if TYPE_CHECKING:
+    from fairlead.cli.job_request.request import JobRequest
     from fairlead.cli.sessions.held_terminal import SessionOutcome
     from fairlead.kube.websocket import SocketServer
 
