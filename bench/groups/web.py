@@ -1,103 +1,116 @@
-"""What the page costs its server: the pages of a full cluster, after a change of anything.
+"""What the page costs its server on a full cluster (`bench/web_world.py`), after any change.
 
-10,000 jobs on 2,048 nodes. The unit is what decoding the list of these jobs takes, which a start of
-the page does once: a page that costs a fraction of that can be made again while somebody looks.
+The unit is the CPU time that decoding the list of the jobs takes, which a start of the page does
+once: a page that costs a fraction of that can be made again while somebody looks. `again` is the
+home page of a second user after the same change; `unseen` is what a change costs while nobody looks
+at anything.
 """
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import msgspec
-from msgspec.structs import replace
 
-from bench.harness import Report, best_of
-from fairlead.api.jobs.job import Job, VerdictStatus
+from bench.harness import Report
+from bench.web_world import PAGES, RESEARCHER, FullAnswers, objects
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
-from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, NODES, Resource
 from fairlead.model.asks.topology import DEFAULT_LEVELS
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.supervisor import Supervisor
-from fairlead.testing.builders import make_job, make_node, make_placement
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.cluster import WebMirrors
+from fairlead.web.cluster import STEP_SECONDS, WebMirrors
 from fairlead.web.pages import AskedPath, Site, make_page
 from fairlead.web.render import render_main
 from fairlead.web.rights import Rights
 from fairlead.web.view import ClusterView
 
-COUNT, NODE_COUNT, PLACED, ROUNDS = 10_000, 2_048, 2_000, 5
-PAGES = {"home": "/", "jobs": "/jobs", "search": "/jobs?q=train-09", "cluster": "/cluster"}
+ROUNDS, UNSEEN = 3, 200
+#: These are answers of the server to a POST, or to what only a browser's form asks for.
+_NOT_MADE = ("submit", "cancel", "drain")
 
 
 def run(report: Report) -> None:
     """Make each page again and again, from mirrors that have just changed."""
-    jobs = list(_jobs())
-    wires = [msgspec.json.encode(to_wire(job)) for job in jobs]
+    made = list(objects())
+    wires = [msgspec.json.encode(to_wire(each)) for kind, each in made if kind is JOBS]
     decoder = msgspec.json.Decoder(Job)
-    decoding = best_of(lambda: [decoder.decode(each) for each in wires])
-    for name, (seconds, size) in asyncio.run(_measured(jobs)).items():
+    decoding = _least(lambda: [decoder.decode(each) for each in wires])
+    found, again, unseen = asyncio.run(_measured(made))
+    for name, (seconds, size) in found.items():
         report.add(f"web.{name}_ratio", seconds / decoding, "x decode")
         report.add(f"web.{name}_size", size / 1e3, "kB")
+    report.add("web.again_ratio", again / decoding, "x decode")
+    report.add("web.unseen_ratio", unseen / decoding, "x decode")
 
 
-async def _measured(jobs: Sequence[Job]) -> dict[str, tuple[float, int]]:
-    """Return the least seconds of a page, and its bytes, by name."""
+def _least(action: Callable[[], object]) -> float:
+    taken: list[float] = []
+    for _ in range(ROUNDS):
+        gc.collect()
+        began = time.thread_time()
+        action()
+        taken.append(time.thread_time() - began)
+    return min(taken)
+
+
+async def _measured(
+    made: list[tuple[Resource[Any], Any]],
+) -> tuple[dict[str, tuple[float, int]], float, float]:
+    """Return the least CPU seconds of a page, and its bytes, by name; those of the home page of a
+    second user; and those of a change of a node while nobody looks.
+    """
     client, clock, rng = FakeClient(), SystemClock(), random.Random(1)
-    for node in _nodes():
-        await _create(client, NODES, node)
-    for job in jobs:
-        await _create(client, JOBS, job)
+    for resource, each in made:
+        await client.create(resource, to_wire(each), namespace=each.metadata.namespace)
     cluster = WebMirrors(client, Rights(), clock=clock, rng=rng)
-    view = ClusterView(cluster, Rights())
-    site = Site(view, cast("Any", None), "user-7", "default", "", DEFAULT_LEVELS, is_up=True)
+    site = _site(ClusterView(cluster, Rights()), RESEARCHER)
     supervisor = Supervisor(cluster.services(), clock=clock, rng=rng)
     found = dict[str, tuple[float, int]]()
     async with asyncio.TaskGroup() as group:
         group.create_task(supervisor.run())
         await cluster.ready()
         for name, url in PAGES.items():
-            path, _, query = url.partition("?")
-            asked = AskedPath.of(path, query)
-            times, size = list[float](), 0
-            for _ in range(ROUNDS):
-                cluster.version += 1
-                began = time.perf_counter()
-                size = len(render_main(await make_page(site, asked)).encode())
-                times.append(time.perf_counter() - began)
-            found[name] = min(times), size
+            if name not in _NOT_MADE:
+                found[name] = await _page(site, url)
+        other = _site(site.cluster, "user-8")
+        again = (await _page(other, PAGES["home"], changes=False))[0]
+        unseen = await _unseen(client)
         supervisor.stop()
-    return found
+    return found, again, unseen
 
 
-def _nodes() -> Iterator[Any]:
-    for number in range(NODE_COUNT):
-        labels = {"fairlead.dev/block": f"block-{number // 128}",
-                  "fairlead.dev/rack": f"rack-{number // 8}"}  # fmt: skip
-        yield make_node(f"node-{number:04d}", gpus=8, labels=labels)
+def _site(view: ClusterView, user: str) -> Site:
+    answers = cast("Any", FullAnswers())
+    return Site(view, answers, user, "default", "", DEFAULT_LEVELS, is_up=True)
 
 
-def _jobs() -> Iterator[Job]:
-    facts = {"resource": "nvidia.com/gpu", "asked": 32, "free": 8, "total": 16, "short": 24}
-    verdict = VerdictStatus("Waiting", "InsufficientCapacity", facts)
-    for number in range(COUNT):
-        name = f"train-{number:05d}"
-        if number < PLACED:
-            placed = make_placement([f"node-{number:04d}"])
-            job = make_job(name, placement=placed, status={"state": "Running"})
-        else:
-            job = make_job(name, count=4, verdict=verdict, status={"state": "Waiting"})
-        notes = {SUBMITTED_BY: f"user-{number % 50}"}
-        yield replace(job, metadata=replace(job.metadata, annotations=notes))
+async def _page(site: Site, url: str, *, changes: bool = True) -> tuple[float, int]:
+    path, _, query = url.partition("?")
+    asked = AskedPath.of(path, query)
+    times, size = list[float](), 0
+    for _ in range(ROUNDS):
+        if changes:
+            site.cluster.mirrors.version += 1
+        began = time.thread_time()
+        size = len(render_main(await make_page(site, asked)).encode())
+        times.append(time.thread_time() - began)
+    return min(times), size
 
 
-async def _create(client: FakeClient, resource: Resource[Any], each: Any) -> None:
-    meta = each.metadata
-    await client.create(resource, to_wire(each), namespace=meta.namespace)
-    status = {"status": to_wire(each)["status"]}
-    await client.patch(resource, meta.name, status, namespace=meta.namespace, subresource="status")
+async def _unseen(client: FakeClient) -> float:
+    """Return the CPU seconds of this thread for one of UNSEEN changes, until each was taken up."""
+    await asyncio.sleep(2 * STEP_SECONDS)
+    began = time.thread_time()
+    for number in range(UNSEEN):
+        patch = {"metadata": {"labels": {"round": str(number)}}}
+        await client.patch(NODES, f"node-{number:04}", patch)
+    await asyncio.sleep(2 * STEP_SECONDS)
+    return (time.thread_time() - began) / UNSEEN

@@ -14,6 +14,7 @@ from typing import Any, cast
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
 
 from fairlead.api.cluster.team import TeamUse
+from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
@@ -33,18 +34,21 @@ from fairlead.web.drafts import DraftAnswer, JobDraft
 from fairlead.web.entrance import LinkEntrance
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
-from fairlead.web.process import OnlyViewer, OwnPage
-from fairlead.web.questions import (
-    Answered,
-    ChangeResult,
+from fairlead.web.past import (
+    ClusterUse,
+    JobUseAnswer,
     LatestDecisions,
+    NodeKey,
+    NodePast,
+    OpenedDecision,
     PastJob,
     PastRuns,
     RunsQuestion,
-    TooManyLogs,
     UsageQuestion,
     UsageSums,
 )
+from fairlead.web.process import OnlyViewer, OwnPage
+from fairlead.web.questions import Answered, ChangeResult, TooManyLogs
 from fairlead.web.rights import Rights
 from fairlead.web.server import WebLimits, WebServer
 from fairlead.web.simulator import Simulations
@@ -83,6 +87,10 @@ class ScriptedQuestions:
     past: PastRuns | None = None
     runs_asked: list[RunsQuestion] = field(default_factory=list)
     past_jobs: dict[ObjectKey, PastJob] = field(default_factory=dict)
+    opened: OpenedDecision | None = None
+    used_by_job: JobUseAnswer | None = None
+    used_now: ClusterUse | None = None
+    nodes: dict[str, NodePast] = field(default_factory=dict)
     #: A token for each log that has begun, and for each that has ended.
     begun: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
     ended: asyncio.Queue[None] = field(default_factory=asyncio.Queue)
@@ -119,6 +127,30 @@ class ScriptedQuestions:
     async def decisions(self, *, patience_seconds: float | None = None) -> LatestDecisions | None:
         """Return what the test has set: None while the scheduler is being asked."""
         return self.decided
+
+    async def decision(
+        self, cycle: int, *, patience_seconds: float | None = None
+    ) -> OpenedDecision | None:
+        """Return what the test has set: None while it is being read."""
+        return self.opened
+
+    async def job_use(
+        self, key: ObjectKey, *, patience_seconds: float | None = None
+    ) -> JobUseAnswer | None:
+        """Return what the test has set: None while nodes are being asked."""
+        return self.used_by_job
+
+    async def cluster_use(
+        self, jobs: Sequence[Job], *, patience_seconds: float | None = None
+    ) -> ClusterUse | None:
+        """Return what the test has set: None while nodes are being asked."""
+        return self.used_now
+
+    async def node_past(
+        self, node: NodeKey, *, patience_seconds: float | None = None
+    ) -> NodePast | None:
+        """Return what the test has set: None while the history is being read."""
+        return self.nodes.get(node[0])
 
     async def decision_file(self, cycle: int) -> bytes:
         """Return a file, of the decisions that the test has set."""
@@ -255,12 +287,7 @@ def code_of(link: str) -> str:
 
 async def create(client: FakeClient, resource: Resource[Any], each: Any) -> None:
     """Put an object with its status."""
-    meta = each.metadata
-    await client.create(resource, to_wire(each), namespace=meta.namespace)
-    if (status := to_wire(each).get("status")) is not None:
-        await client.patch(
-            resource, meta.name, {"status": status}, namespace=meta.namespace, subresource="status"
-        )
+    await client.create(resource, to_wire(each), namespace=each.metadata.namespace)
 
 
 @asynccontextmanager
@@ -271,8 +298,11 @@ async def page_of(
     rights: Rights | None = None,
     limits: WebLimits | None = None,
     clock: Clock | None = None,
+    answers: Any = None,
 ) -> AsyncIterator[Browser]:
-    """Yield a browser that is not signed in, on the page of a cluster with these objects."""
+    """Yield a browser that is not signed in, on the page of a cluster with these objects;
+    `answers` are given instead of those that the test scripts.
+    """
     clock, client, questions = clock or SystemClock(), FakeClient(), ScriptedQuestions()
     for resource, each in objects:
         await create(client, resource, each)
@@ -281,7 +311,7 @@ async def page_of(
     view = ClusterView(cluster, rights or Rights())
     simulations = Simulations((), clock, SILENT, changed=cluster.touch)
     site = Site(
-        view, cast("Any", questions), user, "default", "", DEFAULT_LEVELS, is_up=True,
+        view, cast("Any", answers or questions), user, "default", "", DEFAULT_LEVELS, is_up=True,
         simulations=simulations,
     )  # fmt: skip
     pages = Pages(stopwatch=asyncio.get_running_loop().time, cpu=time.thread_time)

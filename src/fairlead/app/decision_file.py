@@ -169,6 +169,18 @@ class DecisionFileError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionHead:
+    """A decision without what it was made on, of which `objects` is the number."""
+
+    cycle: int
+    release: str
+    now: float
+    objects: int
+    actions: tuple[Write, ...]
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedDecision:
     """A decision as it was recorded. `digest` is that of the actions."""
 
@@ -250,10 +262,15 @@ def _encode(value: object) -> bytes:
     return msgspec.json.encode(value, order="deterministic")
 
 
-def read_lines(lines: Iterable[bytes]) -> RecordedDecision:
-    """Return what a file has; DecisionFileError."""
-    numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
-    number, first = next(numbered, (1, b""))
+def read_head(line: bytes) -> DecisionHead:
+    """Return what the first line of a file has; DecisionFileError."""
+    found = _header(1, line)
+    return DecisionHead(
+        found.cycle, found.release, found.now, found.objects, tuple(found.actions), found.digest
+    )
+
+
+def _header(number: int, first: bytes) -> _Header:
     head = _decode(number, first, _Start)
     if head.format != FORMAT:
         raise DecisionFileError(
@@ -262,7 +279,14 @@ def read_lines(lines: Iterable[bytes]) -> RecordedDecision:
     if head.version != VERSION:
         why = f"version {head.version} of the format is not known here, but {VERSION} is"
         raise DecisionFileError(number, why, "version")
-    header = _decode(number, first, _Header)
+    return _decode(number, first, _Header)
+
+
+def read_lines(lines: Iterable[bytes]) -> RecordedDecision:
+    """Return what a file has; DecisionFileError."""
+    numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
+    number, first = next(numbered, (1, b""))
+    header = _header(number, first)
     found: dict[str, list[Any]] = {field: [] for field, _ in _KINDS.values()}
     count = 0
     for number, text in numbered:

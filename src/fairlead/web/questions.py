@@ -18,7 +18,7 @@ from collections.abc import (
     Sequence,
 )
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -34,19 +34,15 @@ from fairlead.api.reviews import (
     ResourceAttributes,
 )
 from fairlead.api.status import ApiError
-from fairlead.app.messages import DecisionLine, RunLine
 from fairlead.cli.cluster.answers import ask_teams
 from fairlead.cli.cluster.embedded import LogPart
-from fairlead.cli.commands.decisions import read_decision, read_decisions
-from fairlead.cli.commands.usage import UsageRecords, read_records
+from fairlead.cli.commands.decisions import read_decision
 from fairlead.cli.commands.why import Asking, JobAnswer
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.text import wrapped
 from fairlead.cli.job_request.flags import Flag
 from fairlead.cli.job_request.jobspec import Origin
-from fairlead.cli.records.past import past_runs, present_or_past_job
-from fairlead.cli.views.usage import Totals, Waits, waits_of
 from fairlead.cli.views.why import FACT_INDENT
 from fairlead.decide.verdict import ObjectKey
 from fairlead.input.errors import CliError, render_error
@@ -56,15 +52,36 @@ from fairlead.runtime.clock import Clock
 from fairlead.web.changes import ChangeOrder, make_change
 from fairlead.web.drafts import DraftAnswer, JobDraft, answer_draft
 from fairlead.web.followed_log import FollowedLog
+from fairlead.web.past import (
+    ClusterUse,
+    JobUseAnswer,
+    LatestDecisions,
+    NodeKey,
+    NodePast,
+    OpenedDecision,
+    PastJob,
+    PastRuns,
+    RunsQuestion,
+    UsageQuestion,
+    UsageSums,
+    ended_runs,
+    job_of_history,
+    latest_decisions,
+    one_decision,
+    past_of_node,
+    usage_sums,
+    use_of_cluster,
+    use_of_job,
+)
 
 #: Answers are kept for so long, and so many of them.
 ANSWER_SECONDS, ANSWERS_MAX = 10.0, 256
-#: Decisions of the scheduler that are listed.
-DECISIONS_MAX = 100
 #: Reading the history may take minutes, and it changes slowly.
 USAGE_SECONDS = 300.0
-#: Runs that have ended are read again so often, and at most so many of the latest.
-RUNS_SECONDS, RUNS_MAX = 30.0, 10_000
+#: Runs that have ended are read again so often.
+RUNS_SECONDS = 30.0
+#: What a job uses, what all do, and the tests and the history of a node, likewise.
+USE_SECONDS, CLUSTER_USE_SECONDS, NODE_SECONDS = 15.0, 300.0, 60.0
 #: Logs that are followed at a time, each by a thread.
 FOLLOWED_MAX = 16
 #: Of the text of an answer, as on a terminal of this width.
@@ -97,68 +114,11 @@ class _Kept(Generic[V]):
 
 
 @dataclass(frozen=True, slots=True)
-class UsageQuestion:
-    """What GPU-hours to sum: of a namespace ("": all), by which keys, of how many seconds."""
-
-    namespace: str
-    keys: tuple[str, ...]
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class UsageSums:
-    """GPU-hours by the keys, by week and team, and waits; `problem` says why there are none."""
-
-    at: float
-    found: Totals = field(default_factory=dict[tuple[str, ...], tuple[float, ...]])
-    weeks: Totals = field(default_factory=dict[tuple[str, ...], tuple[float, ...]])
-    waits: Waits = field(default_factory=dict[str, Sequence[float]])
-    is_cut: bool = False
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class RunsQuestion:
-    """Which runs that have ended: of a namespace ("": all), with a tag ("": any), since so many
-    seconds ago (0: whenever).
-    """
-
-    namespace: str
-    tag: str = ""
-    seconds: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class PastRuns:
-    """Runs that have ended, the latest first; `problem` says why there are none."""
-
-    lines: Sequence[RunLine] = ()
-    is_cut: bool = False
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class PastJob:
-    """A job that may have ended; `problem` says why there is none."""
-
-    job: Job | None = None
-    problem: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ChangeResult:
     """How a change went: the name of what it made, "" for nothing new; or why it was refused."""
 
     made: str = ""
     refusal: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class LatestDecisions:
-    """What the scheduler decided last; `problem` says why that cannot be seen."""
-
-    lines: Sequence[DecisionLine] = ()
-    problem: str = ""
 
 
 class SharedAnswers(Generic[K, V]):
@@ -276,9 +236,15 @@ class Questions:
         self._rights = shared(self._ask_right, threads.asking, ANSWER_SECONDS)
         self._classes = shared(self._ask_classes, threads.asking, ANSWER_SECONDS)
         self._supposed = shared(self._ask_supposed, threads.asking, ANSWER_SECONDS)
-        self._usages = shared(self._ask_usage, threads.reading, USAGE_SECONDS)
-        self._runs = shared(self._ask_runs, threads.reading, RUNS_SECONDS)
-        self._jobs = shared(self._ask_job, threads.reading, RUNS_SECONDS)
+        reading = threads.reading
+        self._usages = shared(partial(usage_sums, common, clock), reading, USAGE_SECONDS)
+        self._runs = shared(partial(ended_runs, common, clock), reading, RUNS_SECONDS)
+        self._jobs = shared(partial(job_of_history, common), reading, RUNS_SECONDS)
+        self._opened = shared(partial(one_decision, common), reading, USAGE_SECONDS)
+        self._job_uses = shared(self._ask_job_use, reading, USE_SECONDS)
+        self._cluster_use = shared(self._ask_cluster_use, reading, CLUSTER_USE_SECONDS)
+        self._nodes = shared(self._ask_node, reading, NODE_SECONDS)
+        self._seen_jobs: Sequence[Job] = ()
 
     def _has_come(self) -> None:
         self.answered()
@@ -319,6 +285,31 @@ class Questions:
         """Return what `fairlead decisions` lists, as `SharedAnswers.of`."""
         return await self._decisions.of((), patience_seconds=patience_seconds)
 
+    async def decision(
+        self, cycle: int, *, patience_seconds: float | None = None
+    ) -> OpenedDecision | None:
+        """Return a decision that the scheduler has kept, as `SharedAnswers.of`."""
+        return await self._opened.of(cycle, patience_seconds=patience_seconds)
+
+    async def job_use(
+        self, key: ObjectKey, *, patience_seconds: float | None = None
+    ) -> JobUseAnswer | None:
+        """Return what `fairlead top` and `eff` say of a job, as `SharedAnswers.of`."""
+        return await self._job_uses.of(key, patience_seconds=patience_seconds)
+
+    async def cluster_use(
+        self, jobs: Sequence[Job], *, patience_seconds: float | None = None
+    ) -> ClusterUse | None:
+        """Return what `fairlead top -A` says, of these jobs, as `SharedAnswers.of`."""
+        self._seen_jobs = jobs
+        return await self._cluster_use.of((), patience_seconds=patience_seconds)
+
+    async def node_past(
+        self, node: NodeKey, *, patience_seconds: float | None = None
+    ) -> NodePast | None:
+        """Return what `fairlead node show --history` reads, as `SharedAnswers.of`."""
+        return await self._nodes.of(node, patience_seconds=patience_seconds)
+
     async def decision_file(self, cycle: int) -> bytes:
         """Return what `fairlead decisions save` writes; CliError, ApiError."""
         loop = asyncio.get_running_loop()
@@ -328,46 +319,16 @@ class Questions:
         return b"".join(line + b"\n" for line in lines)
 
     def _ask_decisions(self, _key: tuple[()]) -> LatestDecisions:
-        try:
-            return LatestDecisions(read_decisions(self._common, DECISIONS_MAX))
-        except CliError as error:
-            problem = error.problems[0]
-            return LatestDecisions(problem="; ".join((problem.message, *problem.detail)))
-        except ApiError as error:
-            return LatestDecisions(problem=str(error))
+        return latest_decisions(self._common)
 
-    def _ask_usage(self, question: UsageQuestion) -> UsageSums:
-        until = self._clock.now()
-        begin = until - question.seconds
-        common = self._in_namespace(question.namespace)
-        try:
-            records: UsageRecords = read_records(common, "", begin)
-        except (CliError, ApiError) as error:
-            return UsageSums(until, problem=str(error))
-        return UsageSums(
-            until, records.totals(question.keys, begin, until),
-            records.totals(("week", "team"), begin, until), waits_of(records.lines),
-            is_cut=records.is_cut,
-        )  # fmt: skip
+    def _ask_job_use(self, key: ObjectKey) -> JobUseAnswer:
+        return self._with_api(partial(use_of_job, self._common, key))
 
-    def _in_namespace(self, space: str) -> Common:
-        return replace(self._common, namespace=space, all_namespaces=not space)
+    def _ask_cluster_use(self, _key: tuple[()]) -> ClusterUse:
+        return self._with_api(partial(use_of_cluster, self._seen_jobs, self._clock.now()))
 
-    def _ask_runs(self, question: RunsQuestion) -> PastRuns:
-        query = {"limit": str(RUNS_MAX), **({"tag": question.tag} if question.tag else {})}
-        if question.seconds:
-            query["since"] = f"{self._clock.now() - question.seconds:.3f}"
-        try:
-            lines = past_runs(self._in_namespace(question.namespace), "", query)
-        except (CliError, ApiError) as error:
-            return PastRuns(problem=str(error))
-        return PastRuns(lines, is_cut=len(lines) == RUNS_MAX)
-
-    def _ask_job(self, key: ObjectKey) -> PastJob:
-        try:
-            return PastJob(present_or_past_job(self._in_namespace(key[0]), "", key[1]))
-        except (CliError, ApiError) as error:
-            return PastJob(problem=str(error))
+    def _ask_node(self, node: NodeKey) -> NodePast:
+        return self._with_api(partial(past_of_node, self._common, node))
 
     def _ask_why(self, key: ObjectKey) -> Answered:
         at = self._clock.now()

@@ -14,13 +14,14 @@ from typing import Any, cast
 from urllib.parse import quote, urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
-from fairlead.api.values.times import format_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.words import duration, plural
 from fairlead.terminal import escaped
 
 ROOT = Path(__file__).parent
+_INSTANT = re.compile(r"\b(\d{4}-[01]\d-[0-3]\dT[0-2]\d:[0-5]\d:[0-5]\dZ)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,15 @@ def instant(at: float | None) -> Markup:
     )
 
 
+def timed(text: str) -> Markup:
+    """Return a text in which each instant is one of `instant`."""
+    parts = _INSTANT.split(text)
+    made = [
+        instant(parse_time(part)) if n % 2 else escape(shown(part)) for n, part in enumerate(parts)
+    ]
+    return Markup().join(made)
+
+
 def shown(value: object) -> object:
     """Return what a value of a template is printed as: text with escapes for what is not
     printable.
@@ -77,7 +87,7 @@ def environment() -> Environment:
     )  # fmt: skip
     known = cast("dict[str, object]", made.globals)  # its stubs know those of Jinja2 itself
     known |= {"link": link, "plural": plural}
-    made.filters |= {"duration": duration, "instant": instant, "state": state_chip}
+    made.filters |= {"duration": duration, "instant": instant, "state": state_chip, "timed": timed}
     return made
 
 

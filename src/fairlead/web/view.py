@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from fairlead.api.cluster.cluster_report import ClusterReport
 from fairlead.api.cluster.fleet import Fleet
@@ -21,7 +21,9 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray, array_reference_of
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.names import SUBMITTED_BY
 from fairlead.app.messages import RunLine
+from fairlead.cli.views.arrays import is_element_of_listed
 from fairlead.cli.views.jobs import JobChoice, choose_jobs
 from fairlead.cli.views.nodes import NodeUse, node_uses
 from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by
@@ -31,6 +33,7 @@ from fairlead.web.cluster import WebMirrors
 from fairlead.web.rights import NOWHERE, Rights, Scope
 
 T = TypeVar("T", bound=HasMetadata)
+U = TypeVar("U")
 VIEWS_MAX = 64
 
 
@@ -58,7 +61,7 @@ class ClusterView:
     """What is visible with some rights."""
 
     def __init__(self, mirrors: WebMirrors, rights: Rights) -> None:
-        self.rights, self._mirrors = rights, mirrors
+        self.rights, self.mirrors = rights, mirrors
         self.jobs: Visible[Job] = Visible(mirrors.jobs, rights.jobs)
         self.arrays: Visible[JobArray] = Visible(mirrors.arrays, rights.arrays)
         self.others: Visible[Pod] = Visible(mirrors.others, rights.pods)
@@ -74,17 +77,17 @@ class ClusterView:
     @property
     def clock(self) -> Clock:
         """What says how late it is."""
-        return self._mirrors.clock
+        return self.mirrors.clock
 
     @property
     def version(self) -> int:
         """As `WebMirrors.version`."""
-        return self._mirrors.version
+        return self.mirrors.version
 
     @property
     def age_seconds(self) -> float | None:
         """As `WebMirrors.age_seconds`."""
-        return self._mirrors.age_seconds
+        return self.mirrors.age_seconds
 
     def facts(self) -> PageFacts:
         """Return what follows from all objects as they are now."""
@@ -94,14 +97,14 @@ class ClusterView:
 
     async def changed(self, since: int) -> None:
         """Return once something has changed since this version."""
-        await self._mirrors.changed(since)
+        await self.mirrors.changed(since)
 
     async def member_pods(self, job: Job) -> tuple[Pod, ...]:
         """Return the pods of a job's current attempt; none where they are not visible."""
         scope = self.rights.pods
         if scope is not None and job.metadata.namespace not in scope:
             return ()
-        return await self._mirrors.member_pods(job)
+        return await self.mirrors.member_pods(job)
 
 
 def _all(*, may: bool) -> Scope:
@@ -130,6 +133,13 @@ class PageFacts:
     def __init__(self, cluster: ClusterView, version: int, now: float) -> None:
         self.version, self.now = version, now
         self._cluster = cluster
+        self._once: dict[str, object] = {}
+
+    def once(self, name: str, compute: Callable[[], U]) -> U:
+        """Return what `compute` returned for the first page that asked under this name."""
+        if name not in self._once:
+            self._once[name] = compute()
+        return cast("U", self._once[name])
 
     @cached_property
     def jobs(self) -> tuple[Job, ...]:
@@ -156,6 +166,16 @@ class PageFacts:
             if owner is not None:
                 found.setdefault(owner.uid, []).append(job)
         return {uid: tuple(jobs) for uid, jobs in found.items()}
+
+    @cached_property
+    def by_user(self) -> Mapping[str, tuple[Job, ...]]:
+        """The jobs of each user, in their order; elements of listed arrays are folded."""
+        found: dict[str, list[Job]] = {}
+        for job in self.jobs:
+            if not is_element_of_listed(job, self.listed_arrays):
+                user = job.metadata.annotations.get(SUBMITTED_BY, "")
+                found.setdefault(user, []).append(job)
+        return {user: tuple(jobs) for user, jobs in found.items()}
 
     @cached_property
     def uses(self) -> Mapping[str, NodeUse]:

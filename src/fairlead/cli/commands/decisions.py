@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from pathlib import Path
 
 import click
@@ -13,9 +14,11 @@ from fairlead.api.status import Expired
 from fairlead.app.decision_file import (
     FILE_BYTES_MAX,
     DecisionFileError,
+    DecisionHead,
     RecordedDecision,
     Write,
     digest_of,
+    read_head,
     read_lines,
 )
 from fairlead.app.decision_query import LIMIT_DEFAULT
@@ -110,8 +113,12 @@ def replay(common_: Common, *, file: str) -> int:
 
 def read_decision(common_: Common, cycle: int) -> list[bytes]:
     """Return the lines of a decision's file, without their ends; CliError."""
+    return list(_decision_lines(common_, cycle))
+
+
+def _decision_lines(common_: Common, cycle: int) -> Generator[bytes]:
     try:
-        return list(_lines(common_, f"{DECISIONS_PATH}/{cycle}", {}))
+        yield from _lines(common_, f"{DECISIONS_PATH}/{cycle}", {})
     except Expired as error:
         raise fail(
             Code.NO_SUCH_DECISION, f"decision {cycle} is not kept, or not any more",
@@ -126,6 +133,15 @@ def read_decisions(common_: Common, limit: int) -> list[DecisionLine]:
         return [msgspec.json.decode(line, type=DecisionLine) for line in lines]
     except msgspec.DecodeError as error:
         raise fail(Code.BAD_ANSWER, f"the decisions cannot be read: {error}") from error
+
+
+def read_decision_head(common_: Common, cycle: int) -> DecisionHead:
+    """Return a decision without what it was made on, which is not read; CliError."""
+    try:
+        with closing(_decision_lines(common_, cycle)) as lines:
+            return read_head(next(lines, b""))
+    except DecisionFileError as error:
+        raise fail(Code.BAD_ANSWER, f"the decision cannot be read: {error.why}") from error
 
 
 def _lines(common_: Common, path: str, query: Mapping[str, str]) -> Iterator[bytes]:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
 import click
 import msgspec
 
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.use import MemberUse
 from fairlead.api.values.times import parse_time
 from fairlead.app.messages import UseLine
 from fairlead.cli.connection.common import Common, common, now
@@ -16,8 +22,8 @@ from fairlead.cli.views.efficiency import (
     efficiency_text,
     plot_lines,
 )
-from fairlead.decide.attempts.usage import account_of
-from fairlead.decide.efficiency import efficiency
+from fairlead.decide.attempts.usage import JobAccount, account_of
+from fairlead.decide.efficiency import Efficiency, efficiency
 
 _ATTEMPT_MAX = 1_000_000
 
@@ -46,23 +52,64 @@ def eff(common_: Common, *, job: str, attempt: int | None, plot: bool, store: st
     unknown. Advice for the next time is given where every member was measured for all of its time,
     and ran for a minute or longer.
     """
-    found = present_or_past_job(common_, store, job)
-    query = {"uid": found.metadata.uid, **({"attempt": str(attempt)} if attempt else {})}
-    lines = past_use(common_, store, query)
-    shown = attempt or max((line.attempt for line in lines), default=found.status.attempt)
-    uses = {line.task: line.use for line in _latest(lines) if line.attempt == shown}
-    result = efficiency(found, uses)
-    ended = found.status.finished_at
-    account = account_of(found, parse_time(ended) if ended else now())
+    found = past_efficiency(common_, store, present_or_past_job(common_, store, job), attempt)
     if common_.is_structured:
-        facts = efficiency_facts(found, shown, result, uses, account=account)
-        common_.structured([msgspec.to_builtins(facts)], is_list=False)
+        common_.structured([msgspec.to_builtins(found.facts)], is_list=False)
         return
-    note = "no member has ended of which a node said what it used"
-    common_.lines([*efficiency_text(found, shown, result, note=note), *account_lines(account)])
-    if plot and uses:
-        task = result.memory_peak_task or min(uses)
-        common_.lines(plot_lines(task, uses[task]))
+    common_.lines(found.lines)
+    if plot:
+        common_.lines(found.plot)
+
+
+@dataclass(frozen=True, slots=True)
+class PastEfficiency:
+    """What an attempt of a job used, by its members that have ended."""
+
+    job: Job
+    attempt: int
+    uses: Mapping[str, MemberUse]
+
+    @property
+    def _result(self) -> Efficiency:
+        return efficiency(self.job, self.uses)
+
+    @property
+    def _account(self) -> JobAccount:
+        ended = self.job.status.finished_at
+        return account_of(self.job, parse_time(ended) if ended else now())
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """It for programs."""
+        return efficiency_facts(
+            self.job, self.attempt, self._result, self.uses, account=self._account
+        )
+
+    @property
+    def lines(self) -> list[str]:
+        """It in words."""
+        note = "no member has ended of which a node said what it used"
+        text = efficiency_text(self.job, self.attempt, self._result, note=note)
+        return [*text, *account_lines(self._account)]
+
+    @property
+    def plot(self) -> list[str]:
+        """The member that used most memory over time; nothing where no member is known."""
+        if not self.uses:
+            return []
+        task = self._result.memory_peak_task or min(self.uses)
+        return plot_lines(task, self.uses[task])
+
+
+def past_efficiency(
+    common_: Common, store: str, job: Job, attempt: int | None = None
+) -> PastEfficiency:
+    """Return what a job used in an attempt, by default the latest of which use is known."""
+    query = {"uid": job.metadata.uid, **({"attempt": str(attempt)} if attempt else {})}
+    lines = past_use(common_, store, query)
+    shown = attempt or max((line.attempt for line in lines), default=job.status.attempt)
+    uses = {line.task: line.use for line in _latest(lines) if line.attempt == shown}
+    return PastEfficiency(job, shown, uses)
 
 
 def _latest(lines: list[UseLine]) -> list[UseLine]:

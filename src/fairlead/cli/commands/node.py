@@ -16,6 +16,7 @@ from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import JOBS, NODE_REPORTS, NODES, PODS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.values.times import format_time
+from fairlead.app.messages import FleetLine
 from fairlead.cli.cluster.known_nodes import node_named
 from fairlead.cli.commands.node_tests import fleet_tests, test, tests_of
 from fairlead.cli.connection.common import Common, common, now, seconds_of
@@ -130,12 +131,16 @@ def show(common_: Common, *, name: str, has_history: bool) -> None:
         common_.emit("\n")
         common_.table(TEST_COLUMNS, rows_of_tests(tests, at), empty="")
     if has_history:
-        pool = found.metadata.labels.get(names.POOL, "")
-        query = {"limit": str(_HISTORY_MAX), **({"pool": pool} if pool else {})}
-        lines = past_decisions(common_, "", query)
-        own = [each for each in lines if each.facts.get("node") == name]
+        own = node_decisions(common_, name, found.metadata.labels.get(names.POOL, ""))
         common_.emit("\n")
         common_.table(HISTORY_COLUMNS, history_rows(own), empty="no decisions about it are kept")
+
+
+def node_decisions(common_: Common, name: str, pool: str) -> list[FleetLine]:
+    """Return what was decided about a node of a pool, "" for none, the latest first."""
+    query = {"limit": str(_HISTORY_MAX), **({"pool": pool} if pool else {})}
+    lines = past_decisions(common_, "", query)
+    return [each for each in lines if each.facts.get("node") == name]
 
 
 @node.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 import click
 
@@ -83,8 +84,12 @@ def top(common_: Common, *, idle: str, by: str, user: str, watch: bool, form: st
     api = common_.connect()
     if not (user or common_.all_namespaces):
         user = submitter_name(api)
+    space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
     while True:
-        lines = _lines(common_, api, user, seconds)
+        jobs = api.list(JOBS, namespace=space)
+        lines, why = use_lines(api, jobs, namespace=space, user=user, idle_seconds=seconds)
+        if why:
+            common_.note(f"note: what jobs use is unknown: {why}")
         if idle:
             lines = [line for line in lines if line.idle_jobs]
         shown = sums(lines, by) if by else lines
@@ -96,41 +101,46 @@ def top(common_: Common, *, idle: str, by: str, user: str, watch: bool, form: st
         time.sleep(WATCH_SECONDS)
 
 
-def _lines(common_: Common, api: Api, user: str, idle_seconds: float) -> list[TopLine]:
-    """Return the lines of the jobs that run now."""
-    space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
-    jobs = [job for job in api.list(JOBS, namespace=space)
-            if state_of(job) == JobState.RUNNING.value
-            and (not user or job.metadata.annotations.get(names.SUBMITTED_BY) == user)]  # fmt: skip
-    members = _members(common_, api, space, jobs) if jobs else {}
+def use_lines(
+    api: Api, jobs: Sequence[Job], *, namespace: str, user: str = "", selector: str = "",
+    idle_seconds: float = IDLE_SECONDS,
+) -> tuple[list[TopLine], str]:  # fmt: skip
+    """Return the lines of those of these jobs that run, in order, and why their use is unknown, ""
+    where it can be asked for. Pods are those of a namespace, or of all, and of a selector.
+    """
+    running = [
+        job for job in jobs if state_of(job) == JobState.RUNNING.value
+        and (not user or job.metadata.annotations.get(names.SUBMITTED_BY) == user)
+    ]  # fmt: skip
+    members, why = _members(api, namespace, running, selector) if running else ({}, "")
     at = now()
     return in_order(
         job_line(job, present_use(job, members.get(job.metadata.uid, {}), run_seconds(job, at),
                                   idle_seconds))
-        for job in jobs
-    )  # fmt: skip
+        for job in running
+    ), why  # fmt: skip
 
 
 def _members(
-    common_: Common, api: Api, space: str, jobs: list[Job]
-) -> dict[str, dict[str, MemberNow]]:
+    api: Api, space: str, jobs: Sequence[Job], selector: str
+) -> tuple[dict[str, dict[str, MemberNow]], str]:
     """Return what the members of the jobs use, by the job's uid and by task; of what nothing is
-    known, nothing. That a pod is a member, its job says.
+    known, nothing, and why. That a pod is a member, its job says.
     """
     try:
-        measured = {each.metadata.key: each for each in api.list(POD_METRICS, namespace=space)}
+        listed = api.list(POD_METRICS, namespace=space, label_selector=selector)
     except (NotFound, Unavailable, Forbidden) as error:
         why = {
             NotFound: "the cluster has no metrics-server",
             Unavailable: "its metrics-server does not answer",
             Forbidden: "you may not list pods.metrics.k8s.io",
         }  # fmt: skip
-        common_.note(f"note: what jobs use is unknown: {why[type(error)]}")
-        return {}
+        return {}, why[type(error)]
+    measured = {each.metadata.key: each for each in listed}
     if not measured:
-        return {}
+        return {}, ""
     by_key, out = {job.metadata.key: job for job in jobs}, dict[str, dict[str, MemberNow]]()
-    for pod in api.list(PODS, namespace=space, label_selector=names.ATTEMPT):
+    for pod in api.list(PODS, namespace=space, label_selector=selector or names.ATTEMPT):
         job = by_key.get(claimed_job(pod))
         member, metrics = logged_member(pod, job), measured.get(pod.metadata.key)
         if job is None or member is None or metrics is None or pod.is_terminal:
@@ -138,7 +148,7 @@ def _members(
         found = _member_now(metrics)
         if found is not None and member.attempt == job.status.attempt:
             out.setdefault(job.metadata.uid, {})[member.task] = found
-    return out
+    return out, ""
 
 
 def _member_now(metrics: PodMetrics) -> MemberNow | None:

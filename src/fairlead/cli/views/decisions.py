@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fairlead.api.values.times import format_time
@@ -23,7 +24,7 @@ COLUMNS: tuple[Column, ...] = (
     Column("DIGEST", wide_only=True),
     Column("ACTIONS", may_cut=True),
 )
-_WRITE_COLUMNS: tuple[Column, ...] = (
+WRITE_COLUMNS: tuple[Column, ...] = (
     Column(""),
     Column("ACTION"),
     Column("NAMESPACE"),
@@ -60,7 +61,21 @@ def replay_text(recorded: RecordedDecision, made: Sequence[Write], width: int | 
         f"{plural(len(objects.jobs), 'job')}, {plural(len(objects.pods), 'pod')}\n"
     )
     rows = _rows(recorded.actions, made)
-    return text + (render_table(_WRITE_COLUMNS, rows, width=width) if rows else "No actions\n")
+    return text + (render_table(WRITE_COLUMNS, rows, width=width) if rows else "No actions\n")
+
+
+def write_rows(writes: Iterable[Write]) -> list[Row]:
+    """Return a row for each action, in their order."""
+    return [_row("", write)[1:] for write in writes]
+
+
+def verdict_counts(writes: Iterable[Write]) -> Mapping[str, int]:
+    """Return how often each reason was given to a job, the most frequent first."""
+    verdicts = (write.patch.get("verdict") for write in writes)
+    counts = Counter(
+        str(each["reason"]) for each in verdicts if isinstance(each, dict) and "reason" in each
+    )
+    return dict(counts.most_common())
 
 
 def _rows(recorded: Sequence[Write], made: Sequence[Write]) -> list[Row]:

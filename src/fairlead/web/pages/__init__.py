@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from fairlead.web.pages.arrays import array_page, arrays_page
 from fairlead.web.pages.cluster import cluster_page
-from fairlead.web.pages.decisions import decisions_page
+from fairlead.web.pages.decisions import decision_page, decisions_page
 from fairlead.web.pages.doctor import doctor_page
 from fairlead.web.pages.fleet import fleet_page
 from fairlead.web.pages.home import home_page
@@ -25,6 +25,7 @@ from fairlead.web.pages.simulator import simulator_page
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
 from fairlead.web.pages.teams import team_page, teams_page
 from fairlead.web.pages.usage import usage_page
+from fairlead.web.pages.use import use_page
 from fairlead.web.render import Page
 
 __all__ = ["AskedPath", "NoSuchPage", "Site", "make_page"]
@@ -45,7 +46,9 @@ _PAGES: dict[tuple[str, int], Maker] = {
     ("doctor", 1): doctor_page,
     ("network", 1): network_page,
     ("decisions", 1): decisions_page,
+    ("decisions", 2): decision_page,
     ("usage", 1): usage_page,
+    ("use", 1): use_page,
     ("runs", 1): runs_page,
     ("runs", 2): run_page,
     ("simulator", 1): simulator_page,

@@ -15,6 +15,7 @@ from fairlead.cli.views.arrays import array_state, array_words
 from fairlead.cli.views.jobs import state_of
 from fairlead.model.element_sets import Members
 from fairlead.web.pages.change import offers
+from fairlead.web.pages.jobs import STATES, list_command, matching_arrays
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines
 from fairlead.web.render import Page, link
 
@@ -31,21 +32,22 @@ class ElementCell(NamedTuple):
 
 
 async def arrays_page(site: Site, asked: AskedPath) -> Page:
-    """Return the list of arrays: those that go on first, the latest first."""
-    found = sorted(
-        site.cluster.arrays.items(), key=lambda each: each.metadata.creation_timestamp or "",
-        reverse=True,
-    )  # fmt: skip
+    """Return the list of arrays that match: those that go on first, the latest first."""
+    given = {name: asked.text(name) for name in ("state", "user", "namespace", "q")}
+    found = matching_arrays(site, given)
     found.sort(key=lambda each: each.is_finished)
     number = asked.number("page", len(found) // ROWS_MAX)
     part = found[number * ROWS_MAX : (number + 1) * ROWS_MAX]
     values = {
         "lines": job_lines(site, part, site.cluster.clock.now()), "total": len(found),
         "counts": {each.metadata.key: each.status.elements for each in part},
-        "earlier": link("arrays", page=number - 1 or None) if number else "",
-        "later": link("arrays", page=number + 1) if (number + 1) * ROWS_MAX < len(found) else "",
+        "given": given, "states": STATES, "user": site.user,
+        "mine": link("arrays", **{**given, "user": site.user}),
+        "earlier": link("arrays", **given, page=number - 1 or None) if number else "",
+        "later": link("arrays", **given, page=number + 1)
+        if (number + 1) * ROWS_MAX < len(found) else "",
     }  # fmt: skip
-    return Page("arrays.html", "Arrays", values, site.command("ps", namespace=""), "arrays")
+    return Page("arrays.html", "Arrays", values, list_command(site, given), "arrays")
 
 
 async def array_page(site: Site, asked: AskedPath) -> Page:

@@ -10,21 +10,27 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Node
-from fairlead.api.names import HOSTNAME
+from fairlead.api.names import HOSTNAME, SUBMITTED_BY
 from fairlead.api.pods.pod_asks import member_amounts
 from fairlead.api.values import quantity
 from fairlead.cli.formats.text import natural
 from fairlead.cli.views.nodes import NodeUsability, NodeUse
+from fairlead.decide.words import duration
 from fairlead.model.asks.requests import NAME_COLUMN
-from fairlead.web.pages.home import Gpus, gpus_of, gpus_on
+from fairlead.web.pages.home import Gpus, gpus_of, site_room
+from fairlead.web.pages.room import gpus_on
 from fairlead.web.pages.site import AskedPath, Site
 from fairlead.web.render import Page, link
 from fairlead.web.view import PageFacts
 
 NODES_MAX = 600
+ROWS_MAX = 200
 #: GPUs of a node that have a cell of their own.
 CELLS_MAX = 32
+#: Jobs of a node that its tile names.
+_HOLDERS_MAX = 3
 #: What keeps the free GPUs of a node from work, by its state.
 _OUT = {
     NodeUsability.READY: "free", NodeUsability.SPARE: "reserved", NodeUsability.TAINTED: "cordoned",
@@ -40,6 +46,17 @@ class Tile(NamedTuple):
     cells: Sequence[tuple[str, int]]
     words: str
     state: str
+
+
+class NodeLine(NamedTuple):
+    """A row of the table of nodes that match a filter."""
+
+    name: str
+    pool: str
+    state: str
+    gpus: str
+    since: str
+    reason: str
 
 
 class Rack(NamedTuple):
@@ -67,6 +84,8 @@ async def cluster_page(site: Site, asked: AskedPath) -> Page:
     blocks: dict[str, list[Node]] = {}
     for node in nodes:
         blocks.setdefault(_domain(node, keys[:-1]), []).append(node)
+    given = {name: asked.text(name) for name in ("q", "state")}
+    found = _matching(facts.uses.values(), given, site.cluster.clock.now())
     wanted = asked.text("block")
     is_all = len(nodes) <= NODES_MAX
     names = sorted(blocks, key=natural)
@@ -78,13 +97,32 @@ async def cluster_page(site: Site, asked: AskedPath) -> Page:
     ]
     values = {
         "rights": site.cluster.rights, "gpus": gpus_of(facts.uses.values()), "blocks": made,
+        "given": given, "found": found[:ROWS_MAX], "found_total": len(found),
+        "all_states": [state.value for state in NodeUsability],
         "is_all": is_all, "nodes_total": len(nodes), "nodes_max": NODES_MAX,
-        "free": _free_shapes(facts.uses.values()), "states": _states(facts.uses.values()),
+        "room": site_room(site), "states": _states(facts.uses.values()),
         "levels": [level.name for level in site.levels if level.key != HOSTNAME][-2:],
         "kinds": ("used", "free", "reserved", "cordoned", "failed"),
     }  # fmt: skip
-    command = site.command("nodes", "-o", "wide")
+    command = site.command("nodes", "-o", "wide", filters=tuple(given.values()))
     return Page("cluster.html", "Cluster", values, command, "cluster")
+
+
+def _matching(uses: Iterable[NodeUse], given: Mapping[str, str], now: float) -> Sequence[NodeLine]:
+    """Return the nodes with the state and the text, the worst first; none without both."""
+    if not any(given.values()):
+        return ()
+    order, text = {state: n for n, state in enumerate(NodeUsability)}, given["q"].lower()
+    found = [
+        use for use in uses
+        if given["state"] in ("", use.state.value)
+        and text in "\n".join((use.name, use.pool, use.state.value, use.reason)).lower()
+    ]  # fmt: skip
+    found.sort(key=lambda use: (-order[use.state], natural(use.name)))
+    return [NodeLine(
+        use.name, use.pool, use.state.value, "{}/{}".format(*reversed(gpus_on(use))),
+        "-" if use.since is None else duration(now - use.since), use.reason,
+    ) for use in found]  # fmt: skip
 
 
 def _domain(node: Node, keys: Sequence[str]) -> str:
@@ -130,7 +168,22 @@ def tile_of(node: Node, facts: PageFacts) -> Tile:
     counts["reserved"] += kept
     counts[kind] += rest
     counts["failed"] += broken
-    return Tile(name, _few(counts), _words(use, counts), use.state.value)
+    words = _words(use, counts) + _held_by(facts.on_node.get(name, ()))
+    return Tile(name, _few(counts), words, use.state.value)
+
+
+def _held_by(jobs: Sequence[Job]) -> str:
+    """Return the jobs on a node in words, and whose they are."""
+    names = [f"{'/'.join(job.metadata.key)}{_of_user(job)}" for job in jobs]
+    more = len(names) - _HOLDERS_MAX
+    return f"; held by {', '.join(names[:_HOLDERS_MAX])}" * bool(names) + (
+        f" and {more} more" if more > 0 else ""
+    )
+
+
+def _of_user(job: Job) -> str:
+    user = job.metadata.annotations.get(SUBMITTED_BY, "")
+    return f" of {user}" if user else ""
 
 
 def _kept_gpus(facts: PageFacts, name: str) -> int:
@@ -166,16 +219,6 @@ def _words(use: NodeUse, counts: Mapping[str, int]) -> str:
 def _capacity(node: Node) -> int:
     found = quantity.resources_to_base(node.status.capacity)
     return sum(amount for name, amount in found.items() if quantity.is_gpu(name))
-
-
-def _free_shapes(uses: Iterable[NodeUse]) -> list[tuple[int, int]]:
-    """Return how many ready nodes have how many GPUs free, the most first."""
-    counts: Counter[int] = Counter()
-    for use in uses:
-        total, used = gpus_on(use)
-        if use.state is NodeUsability.READY and total > used:
-            counts[total - used] += 1
-    return sorted(counts.items(), reverse=True)
 
 
 def _states(uses: Iterable[NodeUse]) -> list[tuple[str, int]]:

@@ -36,6 +36,8 @@ class PoolLine(NamedTuple):
     idle: int
     refused: int
     bar: PoolBar | None
+    #: What its nodes cost an hour, in millionths of its price's currency; 0 where it has no price.
+    cost_micros: int
     why: str
     command: str
 
@@ -54,7 +56,9 @@ async def fleet_page(site: Site, asked: AskedPath) -> Page:
     freeze = fleet.spec.freeze
     values = {
         "rights": cluster.rights, "given": given, "lines": lines[:POOLS_MAX], "total": len(lines),
-        "pools_total": len(pools), "width": WIDTH, "is_frozen": freeze is not None,
+        "pools_total": len(pools), "cost": sum(line.cost_micros for line in lines) / 1_000_000,
+        "unpriced": sum(1 for line in lines if not line.cost_micros and line.bar is not None),
+        "width": WIDTH, "is_frozen": freeze is not None,
         "note": fleet_note(fleet), "grants": fleet.status.grants[:POOLS_MAX],
         "grants_total": len(fleet.status.grants),
         "plan_command": site.command("fleet", "plan"),
@@ -78,12 +82,13 @@ def _line(
     href = link("fleet", pool=name)
     if pool is None:
         command = site.command("fleet", "history", name)
-        return PoolLine(name, href, cells, 0, 0, 0, None, "", command)
+        return PoolLine(name, href, cells, 0, 0, 0, None, 0, "", command)
     status = pool.status
     return PoolLine(
         name, href, cells, status.launching, status.idle,
         sum(each.refusals for each in status.unavailable), _bar(pool),
-        pool_why(pool, fleet, now), site.command("fleet", "why", name),
+        status.nodes * pool.spec.price_micros, pool_why(pool, fleet, now),
+        site.command("fleet", "why", name),
     )  # fmt: skip
 
 

@@ -11,12 +11,15 @@ from fairlead.api.jobs.job_array import array_reference_of
 from fairlead.api.kubernetes.core import Pod
 from fairlead.cli.views.jobs import places, state_of, where_or_why
 from fairlead.cli.views.remedies import suggestion_flag
+from fairlead.cli.views.runs import difference_rows, differences, run_line
+from fairlead.cli.views.top import columns as top_columns
+from fairlead.cli.views.top import rows as top_rows
 from fairlead.cli.views.words import amount_text
 from fairlead.decide.answers.explanation import Amounts, Explanation
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.words import resource_word
 from fairlead.web.pages.change import offers
-from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines
+from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines, table_of
 from fairlead.web.pages.timeline import WIDTH, bars_of, ending_words, spans_of
 from fairlead.web.questions import Answered
 from fairlead.web.render import Page, link
@@ -25,6 +28,9 @@ MEMBERS_MAX = 256
 LOG_LINES = 500
 #: The page of a job that is there comes without the answer that takes longer; that follows.
 ANSWER_PATIENCE_SECONDS = 0.4
+#: What it uses follows likewise; and of what it recorded, so many rows and characters.
+USE_PATIENCE_SECONDS = 0.1
+RUN_ROWS_MAX, CELL_LENGTH_MAX = 12, 100
 
 
 class MemberRow(NamedTuple):
@@ -80,10 +86,41 @@ async def job_page(site: Site, asked: AskedPath) -> Page:
         "answered": answered, **_explained(job, answered),
         "array": link("arrays", key[0], array.name) if array is not None else "",
         "task": asked.text("task"), "log": _log_link(key, asked.text("task")),
-        "offers": offers(job), "has_log": job.status.attempt > 0,
+        "offers": offers(job), "has_log": bool(job.status.attempts),
         "logs_command": site.command("logs", "-f", key[1], namespace=key[0]),
+        **await _use(site, job), **_run(job),
+        "again_command": site.command("resubmit", key[1], namespace=key[0]),
     }  # fmt: skip
     return Page("job.html", key[1], values, site.command("why", key[1], namespace=key[0]), "jobs")
+
+
+async def _use(site: Site, job: Job) -> dict[str, object]:
+    """Return what the job uses of what it holds, and what it used; nothing before it has begun."""
+    namespace, name = job.metadata.key
+    asks = job.status.attempt > 0 and job.status.attempts
+    found = None
+    if asks:
+        found = await site.questions.job_use(
+            job.metadata.key, patience_seconds=USE_PATIENCE_SECONDS
+        )
+    word = "eff" if job.is_finished else "top"
+    rows = top_rows([found.now], "", spread=False) if found is not None and found.now else []
+    return {
+        "has_use": bool(asks), "use": found,
+        "use_now": table_of(top_columns("", spread=False), rows),
+        "use_command": site.command(word, *((name,) if job.is_finished else ()),
+                                    namespace=namespace),
+    }  # fmt: skip
+
+
+def _run(job: Job) -> dict[str, object]:
+    """Return what the job recorded of itself, as `fairlead runs show` has it."""
+    if run_line(job) is None:
+        return {"run": (), "run_href": "", "run_left": 0}
+    rows = difference_rows(differences([job], everything=True))
+    cut = [[cell[:CELL_LENGTH_MAX] for cell in row] for row in rows[:RUN_ROWS_MAX]]
+    href = link("runs", "show", run="/".join(job.metadata.key))
+    return {"run": cut, "run_href": href, "run_left": max(0, len(rows) - RUN_ROWS_MAX)}
 
 
 def _log_link(key: tuple[str, str], task: str) -> str:

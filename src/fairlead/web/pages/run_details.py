@@ -15,7 +15,7 @@ from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import plural
 from fairlead.web.pages.runs import COMPARED_MAX, PATIENCE_SECONDS
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
-from fairlead.web.questions import PastJob
+from fairlead.web.past import PastJob
 from fairlead.web.render import Page, link
 
 #: Of facts, of metrics as charts, and of the characters of a fact.

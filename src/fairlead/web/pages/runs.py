@@ -27,7 +27,7 @@ from fairlead.cli.views.runs import (
     value_of,
 )
 from fairlead.web.pages.site import AskedPath, Site, SiteTable, table_of
-from fairlead.web.questions import RUNS_MAX, PastRuns, RunsQuestion
+from fairlead.web.past import RUNS_MAX, PastRuns, RunsQuestion
 from fairlead.web.render import Page, link
 
 ROWS_MAX = 100

@@ -132,6 +132,5 @@ class SiteTable(NamedTuple):
 def table_of(columns: Sequence[Column], rows: Sequence[Row]) -> SiteTable:
     """Return a table with all its columns."""
     numbers = (n for n, column in enumerate(columns) if column.align is Align.RIGHT)
-    return SiteTable(
-        tuple(c.title.capitalize().replace("Gpu", "GPU") for c in columns), frozenset(numbers), rows
-    )
+    titles = (c.title.capitalize().replace("Gpu", "GPU").replace("Cpu", "CPU") for c in columns)
+    return SiteTable(tuple(titles), frozenset(numbers), rows)

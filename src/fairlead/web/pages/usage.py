@@ -20,7 +20,7 @@ from fairlead.cli.views.usage import (
     wait_rows,
 )
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, table_of
-from fairlead.web.questions import UsageQuestion, UsageSums
+from fairlead.web.past import UsageQuestion, UsageSums
 from fairlead.web.render import Page, link
 
 ROWS_MAX = 200
