@@ -116,7 +116,7 @@ def objects(*, every: int = 1) -> Objects:
     for number in _numbers(NODES_COUNT, every, _SICK, 2 * 57, 2 * 57 + 1):
         uids[number] = f"uid-{len(uids) + 1}"
         yield NODES, _node(number)
-    for number in _numbers(JOBS_COUNT, every, 57, 5_007, 8_657, 8_707):
+    for number in _numbers(JOBS_COUNT, every, 57, 243, 5_007, 8_657, 8_707):
         yield JOBS, _job(number)
     for number in _numbers(TEAMS_COUNT, every, 7):
         yield TEAMS, _team(number)

@@ -53,8 +53,10 @@ async def photograph(out: Path, *, is_for_docs: bool) -> None:
             await tab.until(_PAINTED)
             busy = (time.thread_time() - busy) * 1e3
             answered, painted, size = json.loads(await tab.evaluate(_TIMES))
-            print(f"{name:14} took {busy:4.0f} ms of a core, answered {answered:5.0f} ms, painted {painted:5.0f} ms, "
-                  f"{size / 1e3:5.0f} kB", flush=True)  # fmt: skip
+            print(
+                f"{name:14} took {busy:4.0f} ms of a core, answered {answered:5.0f} ms, "
+                f"painted {painted:5.0f} ms, {size / 1e3:5.0f} kB", flush=True,
+            )  # fmt: skip
             await _pictures(tab, name, out, is_for_docs=is_for_docs)
 
 

@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 import pytest
-from bench.web_world import PAGES, RESEARCHER, FullAnswers, objects
+from bench.web_world import PAGES, RESEARCHER, SICK_NODE, FullAnswers, objects
 from tests.e2e.chromium import CHROMIUM, Tab, chromium
 from tests.e2e.web_world import page_of
 
@@ -112,3 +112,35 @@ async def test_a_researcher_sees_his_jobs_and_no_nodes_and_goes_everywhere_by_ke
         await tab.until("location.pathname === '/cluster'")
         await tab.until("document.readyState === 'complete'")
         assert "You may not list nodes" in await tab.text()
+
+
+async def test_from_a_sick_gpu_to_who_is_hit_and_what_happens_next_takes_four_clicks() -> None:
+    """As a newcomer goes: what each page shows leads on, and nothing is typed but the node."""
+    async with (
+        page_of(objects(every=EVERY), user="night", answers=FullAnswers()) as browser,
+        chromium() as tab,
+    ):
+        await tab.look(width=DESK)
+        await tab.open(browser.link())
+        await tab.until("location.pathname === '/'")
+        await click(tab, SICK_NODE)  # the first of those that are not simply ready
+        await tab.until(f"document.querySelector('h1').innerText.startsWith('{SICK_NODE}')")
+        page = await tab.text()
+        assert "gangs leave after their next checkpoint; at" in page, "what happens next, and when"
+        assert "Xid 79: GPU has fallen off the bus" in page
+        assert "user-43" in page, "who is hit"
+        await click(tab, "Drain …")
+        await tab.until("document.querySelector('h1').innerText.startsWith('Drain')")
+        assert "train-00243" in await tab.text(), "what it costs"
+        await click(tab, "Cluster")
+        await tab.until("location.pathname === '/cluster'")
+        await click(tab, "unhealthy", within="li a")
+        await tab.until("location.search === '?state=unhealthy'")
+        assert SICK_NODE in await tab.text()
+
+
+async def click(tab: Tab, text: str, *, within: str = "a") -> None:
+    """Click the first link that begins with a text."""
+    link = f"[...document.querySelectorAll({within!r})].find((e) => e.innerText.includes({text!r}))"
+    await tab.until(link)
+    await tab.evaluate(f"{link}.click(); 0")

@@ -58,7 +58,7 @@ async def test_a_node_shows_its_tests_beside_the_fleet_its_remedies_and_who_ran_
         assert "train-00001" not in use
         assert await command(browser, "/use?idle=1&by=team") == "fairlead top --by team --idle -A"
         home = await browser.page("/")
-        assert "held and almost unused" in home
+        assert "GPUs held, hardly used" in home
         assert "Could start now" in home
         assert "NVIDIA-H100-80GB-HBM3" in home
         assert "Team <a" in home
@@ -120,4 +120,4 @@ async def test_who_does_not_see_all_jobs_is_not_shown_what_all_use() -> None:
         await browser.sign_in()
         assert "train-00001" not in await browser.page("/use")
         assert "You may not list jobs" in await browser.page("/use")
-        assert "almost unused" not in await browser.page("/")
+        assert "hardly used" not in await browser.page("/")

@@ -6,7 +6,10 @@ from __future__ import annotations
 
 import asyncio
 import re
+import resource
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -452,3 +455,54 @@ async def test_pages_have_landmarks_headings_and_tables_with_headers() -> None:
                 assert "aria-label=" in table
                 assert '<th scope="col"' in table
             assert "fairlead " in text.partition('id="command">')[2][:80], path
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+_FLOOD = """
+import resource, socket, sys
+count, port = int(sys.argv[1]), int(sys.argv[2])
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (count + 100, most))
+held = []
+for number in range(count):
+    one = socket.socket()
+    one.setblocking(False)
+    one.connect_ex(("127.0.0.1", port))
+    held.append(one)
+print("flooding", flush=True)
+sys.stdin.read()
+"""
+
+
+async def test_ten_thousand_connections_are_refused_in_bounds_and_disturb_nobody_who_is_there() -> (
+    None
+):
+    count = 10_000
+    if resource.getrlimit(resource.RLIMIT_NOFILE)[1] < count + 100:
+        pytest.skip("a process may not have so many connections here")
+    async with page_of(world()) as browser:
+        await browser.sign_in()
+        async with browser.events("/live?of=/jobs") as stream:
+            await stream.next("main")
+            files = open_files()
+            flood = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", _FLOOD, str(count), str(browser.server.port),
+                stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            assert flood.stdout is not None
+            try:
+                assert await flood.stdout.readline() == b"flooding\n"
+                for _ in range(50):  # on the connection that it has
+                    assert (await browser.get("/jobs"))[0].status == 200
+                most = open_files() - files
+                assert 0 < most <= WebLimits().connections.strangers_max + 8
+                await create(browser.client, JOBS, of(make_job("meanwhile"), "ada"))
+                assert "meanwhile" in (await stream.next("main"))[1]
+            finally:
+                flood.kill()
+                await flood.wait()
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            assert (await browser.get("/"))[0].status == 200

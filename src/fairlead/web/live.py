@@ -102,12 +102,14 @@ class Pages:
             try:
                 yield made if made.digest != seen else None
                 seen = made.digest
+                waited = 0.0
                 try:
                     async with asyncio.timeout(made.page.seconds):
                         await site.cluster.changed(made.version)
                 except TimeoutError:
-                    continue
-                await asyncio.sleep(PAUSE_RATIO * made.seconds * len(self._watched))
+                    waited = made.page.seconds
+                pause = PAUSE_RATIO * made.seconds * len(self._watched)
+                await asyncio.sleep(max(0.0, pause - waited))
             finally:
                 self._watched[key] -= 1
                 if not self._watched[key]:

@@ -136,9 +136,14 @@ class ClusterUse:
         return sum(line.idle_gpus for line in self.lines)
 
     @property
-    def known_gpus(self) -> int:
-        """GPUs of jobs of which it is known how much they use."""
-        return sum(line.gpus for line in self.lines if not line.unknown_jobs)
+    def busy_gpus(self) -> int:
+        """GPUs of jobs that have used more."""
+        return sum(e.gpus for e in self.lines if not e.unknown_jobs and not e.idle_jobs)
+
+    @property
+    def unknown_gpus(self) -> int:
+        """GPUs of jobs of which it is not known, or not for long enough."""
+        return sum(line.gpus for line in self.lines if line.unknown_jobs)
 
 
 @dataclass(frozen=True, slots=True)

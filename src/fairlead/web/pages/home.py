@@ -59,12 +59,13 @@ class TeamShare(NamedTuple):
 
 
 class IdleUse(NamedTuple):
-    """GPUs that are held by jobs of which it is known what they do: `busy` and `idle` ones, and how
-    old that is; `problem` says why nothing is known.
+    """GPUs that are held, by what their jobs do: `busy` and `idle` ones, those of which it is not
+    known, and how old that is; `problem` says why nothing is known.
     """
 
     busy: int
     idle: int
+    unknown: int
     age_seconds: float
     problem: str
 
@@ -120,8 +121,10 @@ async def _use(site: Site, now: float) -> IdleUse | None:
     )
     if found is None:
         return None
-    busy = found.known_gpus - found.idle_gpus
-    return IdleUse(busy, found.idle_gpus, max(0.0, now - found.at), found.problem)
+    return IdleUse(
+        found.busy_gpus, found.idle_gpus, found.unknown_gpus, max(0.0, now - found.at),
+        found.problem,
+    )  # fmt: skip
 
 
 def _faults(site: Site) -> list[Row]:

@@ -99,19 +99,20 @@ async def team_page(site: Site, asked: AskedPath) -> Page:
         why = "" if cluster.rights.teams else ": you may not list teams"
         raise NoSuchPage(f"there is no team {name}{why}")
     facts = cluster.facts()
-    jobs = [job for job in facts.jobs if not job.is_finished and is_of_team(job, team)]
+    live = facts.once("live", lambda: [job for job in facts.jobs if not job.is_finished])
+    jobs = [job for job in live if is_of_team(job, team)]
     queue = sorted((job for job in jobs if phase_of(job) is Phase.QUEUED), key=_order)
     running = [job for job in jobs if job.status.placement is not None]
     number = asked.number("page", min(max(0, (len(queue) - 1) // ROWS_MAX), _PAGES_MAX))
     part = slice(number * ROWS_MAX, (number + 1) * ROWS_MAX)
-    owners = owners_of(cluster.nodes.items())
+    owners = facts.once("owners", lambda: owners_of(cluster.nodes.items()))
     people = _people(team, jobs)
     rows = reservation_rows([team], _labels(site), now)
     values = {
         "name": name, "note": note, "rights": cluster.rights, "width": WIDTH,
         "namespaces": cluster.rights.namespaces_text,
         "cells": cells_of(COLUMNS, team_rows([team])[0]), "bar": _bar(team, _scale([team])),
-        "text": quota_text(team, [job for job in facts.jobs if not job.is_finished], owners),
+        "text": quota_text(team, live, owners),
         "queue": job_lines(site, queue[part], now), "queue_total": len(queue),
         "first": part.start + 1,
         "earlier": link("teams", name, page=number - 1 or None) if number else "",
