@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.e2e.web_world import Browser, page_of
 
 from fairlead.app.decision_file import DecisionHead, Write
 from fairlead.cli.views.decisions import verdict_counts, write_rows
+from fairlead.web.boards import board_links
 from fairlead.web.past import ClusterUse, JobUseAnswer, NodePast, OpenedDecision
 
 pytestmark = pytest.mark.e2e
@@ -121,3 +123,15 @@ async def test_who_does_not_see_all_jobs_is_not_shown_what_all_use() -> None:
         assert "train-00001" not in await browser.page("/use")
         assert "You may not list jobs" in await browser.page("/use")
         assert "hardly used" not in await browser.page("/")
+
+
+async def test_pages_link_to_the_boards_of_a_grafana_that_was_named_and_to_nobody_else() -> None:
+    async with page_of(world()) as browser:
+        await browser.sign_in()
+        assert "In Grafana" not in await browser.page("/")
+        browser.server.boards = board_links("https://grafana.example.com/")
+        page = await browser.page("/")
+        assert 'href="https://grafana.example.com/d/fairlead-jobs"' in page
+        assert len(browser.server.boards) == 5
+        assert "grafana" not in (await Browser.get(replace(browser, cookie=""), "/"))[1]
+    assert board_links("") == []

@@ -71,6 +71,11 @@ class WebSettings(Section, frozen=True):
         str,
         Meta(pattern=r"^https://[^\s/?#@\"']+$", description="Where browsers find the page."),
     ] = "https://localhost:8443"
+    grafana_url: Annotated[
+        str,
+        Meta(pattern=r"^(https?://[^\s?#@\"']+)?$",
+             description="Grafana with the boards of Fairlead, to which pages link; empty: none."),
+    ] = ""  # fmt: skip
     tokens: Annotated[bool, about("Let users sign in with a token of the cluster.")] = True
     session_seconds_max: Annotated[
         int,

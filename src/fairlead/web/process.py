@@ -23,6 +23,7 @@ from fairlead.model.asks.topology import Level
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.supervisor import Supervisor
+from fairlead.web.boards import board_links
 from fairlead.web.cluster import WebMirrors
 from fairlead.web.entrance import LinkEntrance, url_of
 from fairlead.web.live import Pages
@@ -50,6 +51,8 @@ class WebOptions:
     levels: Sequence[Level]
     is_up: bool
     record: Path
+    #: Where Grafana has the boards; "" where pages link to none.
+    grafana: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,10 @@ async def serve_web(
         )  # fmt: skip
         entrance = LinkEntrance(OnlyViewer(site), key=secrets.token_urlsafe(32), clock=clock)
         pages = Pages(stopwatch=loop.time, cpu=time.thread_time)
-        page = OwnPage(WebServer(pages, entrance, clock=clock, log=log), entrance)
+        server = WebServer(
+            pages, entrance, clock=clock, log=log, boards=board_links(options.grafana)
+        )
+        page = OwnPage(server, entrance)
         supervisor = Supervisor(mirrors.services(), clock=clock, rng=rng, log=log)
         stop_on_signals(supervisor.stop)
         async with asyncio.TaskGroup() as group:

@@ -24,6 +24,7 @@ from fairlead.cli.cluster.embedded import LogPart
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import Logger
+from fairlead.web.boards import BoardLink
 from fairlead.web.drafts import TEXT_MAX
 from fairlead.web.entrance import Entrance
 from fairlead.web.forms import FormLimits, asked_path, confirmed_form
@@ -86,9 +87,10 @@ class WebServer:
 
     def __init__(
         self, pages: Pages, entrance: Entrance, *, clock: Clock, log: Logger,
-        limits: WebLimits | None = None,
+        limits: WebLimits | None = None, boards: Sequence[BoardLink] = (),
     ) -> None:  # fmt: skip
-        self.port = 0
+        """`boards` are linked from each page."""
+        self.port, self.boards = 0, boards
         self.limits = limits or WebLimits()
         self._entrance = entrance
         self._pages, self._clock, self._log = pages, clock, log
@@ -302,6 +304,7 @@ class WebServer:
             "assets": assets(), "digest": digest, "has_session": session is not None,
             "user": user or (session.viewer.name if session is not None else ""),
             "leave": session.csrf if session is not None and can_leave else "",
+            "boards": self.boards if session is not None else (),
         }  # fmt: skip
 
     # Streams

@@ -6,6 +6,7 @@ import errno
 import os
 import urllib.request
 import webbrowser
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,10 @@ _OPENER = """<!doctype html><meta charset="utf-8"><title>Fairlead</title>
 @click.option("--url", "only_url", is_flag=True, help="Print the one-time link; open no browser.")
 @click.option("--port", metavar="N", type=click.IntRange(0, 65_535),
               help=f"Port on the loopback address; 0: a free one. [default: {PORT}]")  # fmt: skip
+@click.option("--grafana", metavar="URL", default="",
+              help="A Grafana with Fairlead's boards, to which pages link.")  # fmt: skip
 @common(output=False)
-def web(common_: Common, *, only_url: bool, port: int | None) -> int:
+def web(common_: Common, *, only_url: bool, port: int | None, grafana: str) -> int:
     """Serve the web page of a cluster on this machine.
 
     It shows jobs, why they wait, their logs, arrays and nodes, with your rights and only to you: a
@@ -56,6 +59,9 @@ def web(common_: Common, *, only_url: bool, port: int | None) -> int:
     check_extra("web", "the web page", "jinja2")
     from fairlead.web.record import read_record, record_path
 
+    if grafana and not grafana.startswith(("https://", "http://")):
+        raise fail(Code.BAD_VALUE, f"--grafana: '{grafana}' is no URL",
+                   help=("such as https://grafana.example.com",))  # fmt: skip
     connection = find_connection(Choice(common_.kubeconfig, common_.context), os.environ)
     path = record_path(os.environ, connection.server, common_.namespace)
     running = read_record(path)
@@ -63,7 +69,8 @@ def web(common_: Common, *, only_url: bool, port: int | None) -> int:
         _hand_over(common_, link, path, only_url=only_url)
         return Exit.OK
     api = common_.connect()
-    _serve(common_, api, _options(common_, api, port, path), only_url=only_url)
+    options = replace(_options(common_, api, port, path), grafana=grafana)
+    _serve(common_, api, options, only_url=only_url)
     return Exit.OK
 
 

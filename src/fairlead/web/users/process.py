@@ -24,6 +24,7 @@ from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.connections import ConnectionLimits
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.supervisor import Supervisor
+from fairlead.web.boards import board_links
 from fairlead.web.cluster import WebMirrors
 from fairlead.web.entrance import Entrance
 from fairlead.web.live import Pages
@@ -114,7 +115,10 @@ def user_server(
     assert settings.host, "the schema requires a URL"
     loop = asyncio.get_running_loop()
     pages = Pages(stopwatch=loop.time, cpu=time.thread_time, kept_max=PAGES_KEPT_MAX)
-    return WebServer(pages, entrance, clock=clock, log=log, limits=limits)
+    return WebServer(
+        pages, entrance, clock=clock, log=log, limits=limits,
+        boards=board_links(settings.grafana_url),
+    )  # fmt: skip
 
 
 def _entrance(
