@@ -38,7 +38,7 @@ from fairlead.web.rights import Rights
 from fairlead.web.server import WebServer
 from fairlead.web.view import ClusterView
 
-SECONDS, CHANGES_PER_SECOND = 20.0, 10
+SECONDS, CHANGES_PER_SECOND = 15.0, 10
 #: 200 pages, each of another address.
 URLS = (
     *(f"/jobs?user=user-{n}" for n in range(50)), *(f"/teams/team-{n:02}" for n in range(50)),

@@ -70,6 +70,7 @@ class Pages:
         self._stopwatch, self._cpu, self._kept_max = stopwatch, cpu, kept_max
         self._kept: dict[_PageKey, Made] = {}
         self._watched: Counter[_PageKey] = Counter()
+        self._turns = asyncio.Lock()
 
     async def make(self, site: Site, asked: AskedPath) -> Made:
         """Return a page as things are now; NoSuchPage."""
@@ -89,6 +90,13 @@ class Pages:
         self._kept[key] = made
         return made
 
+    async def _turn(self) -> None:
+        """Return in a turn of the loop in which no other open page is made: what is asked for comes
+        between them, however many are due.
+        """
+        async with self._turns:
+            await asyncio.sleep(0)
+
     async def changes(
         self, viewer: Viewer, asked: AskedPath, seen: str
     ) -> AsyncGenerator[Made | None]:
@@ -96,6 +104,7 @@ class Pages:
         and does not; NoSuchPage once it is gone, SessionEnded once the person is.
         """
         while True:
+            await self._turn()
             site = await viewer.site()
             made, key = await self.make(site, asked), _key(site, asked)
             self._watched[key] += 1

@@ -133,8 +133,14 @@ def _faults(site: Site) -> list[Row]:
     """
     facts, nodes = site.cluster.facts(), site.cluster.nodes.items()
     rank = {NodeUsability.UNHEALTHY: 0, NodeUsability.NOT_READY: 1}
-    rows = reason_rows(nodes, facts.now)
-    return sorted(rows, key=lambda row: rank.get(facts.uses[row[0]].state, 2))
+    rows = sorted(
+        reason_rows(nodes, facts.now), key=lambda row: rank.get(facts.uses[row[0]].state, 2)
+    )
+    uses = [facts.uses[name] for name, *_ in rows]
+    return [  # in the words of the pages of the cluster and of the node
+        (name, use.state.value, since, until, use.reason or reason)
+        for use, (name, _, since, until, reason) in zip(uses, rows, strict=True)
+    ]
 
 
 def _teams(site: Site, mine: Iterable[Job | JobArray]) -> list[TeamShare]:
