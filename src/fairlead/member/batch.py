@@ -5,8 +5,8 @@ The first member runs the command, once all members are there; the others wait f
 failure is the script's. The script finds srun in its PATH. Members find and prove each other as for
 mpirun (`gang_link`, docs/design/mpi.md).
 
-    --signal [B:]SIG@SECONDS   before the time limit, to all tasks or, with B, to the script alone
-    --time SECONDS             the time limit
+    --signal [B:]SIG@SECONDS   before the end, to all tasks or, with B, to the script alone
+    --time SECONDS             the time limit, where there is one
     --output FILE              a copy of what the script writes, by Slurm's patterns
     --error FILE               the same of its standard error alone
     --open-mode MODE           append or truncate
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import IO, BinaryIO
 
 from fairlead.member.attempt_lock import EXIT_STOPPED, HELD, AttemptLock, Superseded, acquire
+from fairlead.member.end_signal import KILL_SECONDS, EndSignal, end_signal
 from fairlead.member.gang_link import (
     Gang,
     Link,
@@ -73,15 +74,6 @@ _PROGRAMS = {
     "sbcast": "fairlead.member.sbcast",
     "scontrol": "fairlead.member.scontrol",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class EndSignal:
-    """A signal before the end: `seconds` after the start."""
-
-    number: int
-    seconds: float
-    is_to_script: bool
 
 
 class Others:
@@ -174,6 +166,8 @@ class AskedTasks:
     """What was asked for of a script beside its command."""
 
     warning: EndSignal | None = None
+    #: The time limit in seconds.
+    limit: int | None = None
     copies: Copies = Copies()  # frozen
 
 
@@ -198,13 +192,13 @@ async def _first(gang: Gang, command: list[str], asked: AskedTasks) -> int:
                 for stream, pipe in ((1, script.stdout), (2, script.stderr))
                 if pipe is not None
             ]
+            signals = ScriptSignals(script, steps, asked)
             loop = asyncio.get_running_loop()
             for number in PASSED:
                 loop.add_signal_handler(
-                    number, lambda number=number: spawn(_pass_on(number, script, steps)) and None
+                    number, lambda number=number: spawn(signals.pass_on(number)) and None
                 )
-            if asked.warning is not None:
-                spawn(_warn(asked.warning, script, steps))
+            spawn(signals.warn_in_time())
             ended = end_of(script)
             await any_of(ended, others.lost)
             server.close()
@@ -274,22 +268,58 @@ def _start(
         raise NotInstalledError(f"cannot start '{command[0]}': {error.strerror}") from None
 
 
-async def _pass_on(number: int, script: subprocess.Popen[bytes], steps: Steps) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(script.pid, number)
-    await steps.signal_all(number)
+class ScriptSignals:
+    """The signals that reach the first member, as the script and the tasks have them."""
+
+    def __init__(self, script: subprocess.Popen[bytes], steps: Steps, asked: AskedTasks) -> None:
+        self._script = script
+        self._steps = steps
+        self._asked = asked
+        self._is_warned = False
+
+    async def pass_on(self, number: int) -> None:
+        """Send a signal to the script and all tasks. One that ends them comes after that which was
+        asked for before an end, and SIGKILL after it.
+        """
+        warning = self._asked.warning
+        if number != signal.SIGTERM or warning is None:
+            await self._send(number)
+            return
+        if not self._is_warned:
+            await self._warn(warning)
+            await asyncio.sleep(warning.lead_seconds)
+        await self._send(number)
+        await asyncio.sleep(KILL_SECONDS)
+        await self._send(signal.SIGKILL)
+
+    async def warn_in_time(self) -> None:
+        """Send what was asked for before the time limit, counted from now."""
+        warning, limit = self._asked.warning, self._asked.limit
+        if warning is None or limit is None:
+            return
+        await asyncio.sleep(max(0, limit - warning.before))
+        if not self._is_warned:
+            await self._warn(warning)
+
+    async def _warn(self, warning: EndSignal) -> None:
+        self._is_warned = True
+        if not warning.is_to_script:
+            await self._steps.signal_all(warning.number)
+        elif self._script.poll() is None:
+            self._script.send_signal(warning.number)
+
+    async def _send(self, number: int) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self._script.pid, number)
+        await self._steps.signal_all(number)
 
 
-async def _warn(warning: EndSignal, script: subprocess.Popen[bytes], steps: Steps) -> None:
-    await asyncio.sleep(warning.seconds)
-    if warning.is_to_script:
-        script.send_signal(warning.number)
-    else:
-        await steps.signal_all(warning.number)
+async def _other(gang: Gang, warning: EndSignal | None) -> int:
+    """Run what the first member starts here; return this member's exit code.
 
-
-async def _other(gang: Gang) -> int:
-    """Run what the first member starts here; return this member's exit code."""
+    What was asked for before an end comes from the first member, in whose good time SIGTERM is
+    passed on here.
+    """
     try:
         link, _ = await join(gang, GATHER_SECONDS_MAX)
     except TimeoutError:
@@ -298,9 +328,11 @@ async def _other(gang: Gang) -> int:
             f"{GATHER_SECONDS_MAX:.0f} s, or not all members came"
         ) from None
     async with spawning() as spawn:
-        tasks = Tasks(link.send, spawn)
+        tasks, loop = Tasks(link.send, spawn), asyncio.get_running_loop()
+        leads = {signal.SIGTERM: warning.lead_seconds if warning is not None else 0}
         for number in PASSED:
-            asyncio.get_running_loop().add_signal_handler(number, partial(tasks.signal, number))
+            later = partial(loop.call_later, leads.get(number, 0), tasks.signal, number)
+            loop.add_signal_handler(number, later)
         try:
             while True:
                 match await link.receive():
@@ -322,7 +354,9 @@ def run(command: list[str], asked: AskedTasks) -> int:
         acquire(lock, superseded)
         os.environ[HELD] = "1"
     try:
-        code = asyncio.run(_first(gang, command, asked) if gang.rank == 0 else _other(gang))
+        code = asyncio.run(
+            _first(gang, command, asked) if gang.rank == 0 else _other(gang, asked.warning)
+        )
     finally:
         kill_descendants()
         if lock is not None:
@@ -330,27 +364,18 @@ def run(command: list[str], asked: AskedTasks) -> int:
     return end_like(code)
 
 
-def warning_of(text: str, limit: int) -> EndSignal:
-    """Return the signal of [B:]SIG[@SECONDS] before a time limit; ValueError."""
-    target, _, rest = text.rpartition(":")
-    name, _, before = rest.partition("@")
-    number = int(name) if name.isdecimal() else signal.Signals[f"SIG{name.removeprefix('SIG')}"]
-    return EndSignal(number, max(0, limit - int(before or 60)), "B" in target)
-
-
 def main(argv: list[str]) -> int:
     """Entry of `python -m fairlead.member.batch [--signal S --time N] -- COMMAND`."""
     options, command = argv[: argv.index("--")], argv[argv.index("--") + 1 :]
     given = dict(zip(options[::2], options[1::2], strict=True))
-    warning = None
-    if "--signal" in given and "--time" in given:
-        warning = warning_of(given["--signal"], int(given["--time"]))
+    warning = end_signal(given["--signal"]) if "--signal" in given else None
+    limit = int(given["--time"]) if "--time" in given else None
     try:
         copies = Copies(
             given.get("--output", ""), given.get("--error", ""),
             given.get("--open-mode") == "append",
         )  # fmt: skip
-        return run(command, AskedTasks(warning, copies))
+        return run(command, AskedTasks(warning, limit, copies))
     except Superseded:
         sys.stderr.write("fairlead batch: a later attempt of the job has begun\n")
         return EXIT_STOPPED

@@ -131,6 +131,9 @@ class PlacedStep:
                     "LOCAL_RANK": str(local),
                     "WORLD_SIZE": str(size),
                     "LOCAL_WORLD_SIZE": str(count),
+                    "NODE_RANK": str(number),
+                    "GROUP_RANK": str(number),
+                    "PET_NODE_RANK": str(rank),
                 }
                 task: dict[str, Any] = {
                     "rank": rank, "command": list(next(words)), "variables": variables,
@@ -167,9 +170,10 @@ class PlacedStep:
             "SLURM_NNODES": str(len(hosts)),
             "SLURM_CPUS_PER_TASK": str(part.asked.options.cpus),
             "SLURM_LAUNCH_NODE_IPADDR": environment.get("MASTER_ADDR", ""),
+            "PET_NNODES": total,  # each task may be a torchrun
         }
         if self.parts[0].job.first + self.parts[0].placed[0][0]:  # not on the job's first node
-            found["MASTER_ADDR"] = hosts[0]
+            found |= dict.fromkeys(("MASTER_ADDR", "PET_MASTER_ADDR"), hosts[0])
         return found
 
     def _job_nodes(self, environment: Mapping[str, str]) -> dict[str, str]:

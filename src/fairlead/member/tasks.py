@@ -30,7 +30,7 @@ EXIT_NOT_FOUND = 127
 _PIECES_MAX = 2
 #: Variables that each member has for itself, whatever the script's member has.
 _OF_MEMBER = re.compile(
-    r"FAIRLEAD_(INDEX|ROLE|RESUME_STEP|PROGRESS_FILE)|(GROUP|NODE|PET_NODE)_RANK|HOSTNAME"
+    r"FAIRLEAD_(INDEX|ROLE|RESUME_STEP|PROGRESS_FILE)|HOSTNAME"
     r"|(CUDA|NVIDIA|ROCR|HIP)_VISIBLE_DEVICES"
 )
 

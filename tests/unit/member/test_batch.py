@@ -18,6 +18,10 @@ from pathlib import Path
 import pytest
 from tests.unit.member.test_mpirun import free_port, variables
 
+from fairlead.member import batch
+from fairlead.member.end_signal import EndSignal
+from fairlead.member.steps import Steps
+
 SECONDS_MAX = 60
 
 
@@ -173,17 +177,53 @@ def test_signals_reach_the_tasks_of_all_members(tmp_path: Path) -> None:
     assert (codes, sorted(out.splitlines())) == ([0, 0], ["script", "task", "task"])
 
 
-@pytest.mark.parametrize(("target", "said"), [("B:", "script"), ("", "task")])
-def test_a_signal_comes_before_the_end_to_the_script_or_to_its_tasks(
-    tmp_path: Path, target: str, said: str
+def test_a_signal_to_the_script_alone_comes_before_its_time_limit(tmp_path: Path) -> None:
+    script = "trap 'echo script; exit 0' USR1; srun -n1 sleep 1000 & wait"
+    options = ("--signal", "B:USR1@1", "--time", "6")
+    assert run(tmp_path, script, nodes=1, options=options)[:2] == ([0], ["script"])
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [("B:", ["script has 10", "script has 15", "task 0 has 15", "task 1 has 15"]),
+     ("", ["script has 15", "task 0 has 10", "task 0 has 15", "task 1 has 10", "task 1 has 15"])],
+)  # fmt: skip
+def test_a_signal_comes_before_sigterm_where_a_job_is_asked_to_end_early(
+    tmp_path: Path, target: str, said: list[str]
 ) -> None:
-    script = (
-        "trap 'echo script; kill %1; exit 0' USR1\n"
-        "srun -n1 sh -c 'trap \"echo task; exit 0\" USR1; while :; do sleep 0.1; done' & wait"
+    """As kubelets and nodes end all members: each gets SIGTERM by itself."""
+    (tmp_path / "catch").write_text(
+        'for n in 10 15; do trap "echo $1 has $n; [ $n = 10 ] || { wait; exit 0; }" $n; done\n'
+        'touch "up-$2"; while :; do sleep 0.05; done\n'
     )
-    options = ("--signal", f"{target}USR1@1", "--time", "3")
-    codes, lines, _ = run(tmp_path, script, nodes=1, options=options)
-    assert (codes, lines) == ([0], [said])
+    script = "srun sh -c 'exec bash catch \"task $RANK\" $RANK' & set -- script 2; . ./catch"
+    members = job(tmp_path, script, options=("--signal", f"{target}USR1@1"))
+    while not all((tmp_path / f"up-{i}").exists() for i in range(3)):
+        assert members[-1].poll() is None
+    for member in members:
+        member.send_signal(signal.SIGTERM)
+    codes, out, _ = ends(members)
+    lines = out.splitlines()
+    assert (codes, sorted(lines)) == ([0, 0], said)
+    first = 1 if target else 2
+    assert all(line.endswith("10") for line in lines[:first])
+
+
+async def test_who_ignores_sigterm_after_the_signal_is_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch, "KILL_SECONDS", 0)
+    script = "trap '' TERM; trap 'echo saved' USR1; touch up; while :; do sleep 0.05; done"
+    with subprocess.Popen(  # noqa: ASYNC220 # what a member starts
+        ["bash", "-c", script], cwd=tmp_path, process_group=0, stdout=subprocess.PIPE, text=True
+    ) as process:
+        while not (tmp_path / "up").exists():
+            assert process.poll() is None
+        asked = batch.AskedTasks(EndSignal(signal.SIGUSR1, 1, is_to_script=True))
+        await batch.ScriptSignals(process, Steps([1]), asked).pass_on(signal.SIGTERM)
+        assert process.wait(SECONDS_MAX) == -signal.SIGKILL
+        assert process.stdout is not None
+        assert process.stdout.read() == "saved\n"
 
 
 def test_what_the_script_leaves_behind_ends_with_it(tmp_path: Path) -> None:

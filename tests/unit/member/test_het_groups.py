@@ -103,6 +103,29 @@ def test_each_node_has_the_cpus_and_each_part_the_options_of_its_component() -> 
     assert [part.asked.options.command for part in turned.parts] == [("a",), ("b",)]
 
 
+def test_torchrun_in_a_step_finds_the_nodes_of_the_step_and_not_those_of_the_gang() -> None:
+    gang = {"PET_NNODES": "3", "PET_MASTER_ADDR": "127.0.0.1", "MASTER_ADDR": "127.0.0.1"}
+    names = ("PET_NNODES", "PET_MASTER_ADDR", "PET_NODE_RANK", "NODE_RANK", "GROUP_RANK")
+
+    def seen(*words: str) -> list[list[str]]:
+        parts = of(*words).request({**HET, **gang, "SLURM_TASKS_PER_NODE": "1"})["parts"]
+        return [
+            [{**part["environment"], **task["variables"]}[name] for name in names]
+            for part in parts for tasks in part["tasks"].values() for task in tasks
+        ]  # fmt: skip
+
+    assert seen("--het-group=1", "-N2", "-n2", "torchrun") == [
+        ["2", "127.0.0.2", "0", "0", "0"], ["2", "127.0.0.2", "1", "1", "1"],
+    ]  # fmt: skip
+    assert seen("--het-group=0", "torchrun") == [["1", "127.0.0.1", "0", "0", "0"]]
+    assert seen("--het-group=0-1", "-n1", "torchrun") == [
+        ["2", "127.0.0.1", "0", "0", "0"], ["2", "127.0.0.1", "1", "1", "1"],
+    ]  # fmt: skip
+    assert [each[2:4] for each in seen("--het-group=1", "torchrun")] == [
+        ["0", "0"], ["1", "0"], ["2", "1"], ["3", "1"],
+    ]  # fmt: skip
+
+
 def test_gpus_of_a_task_are_counted_on_its_own_node() -> None:
     tasks = of("--het-group=1", "--gpus-per-task=2", "a").request({})["parts"][0]["tasks"]
     assert [task["gpus"] for task in tasks["2"]] == [[0, 2], [2, 2]]

@@ -42,6 +42,12 @@ def parse_slurm_time(text: str) -> float:
     return parts[0] * 60 + (parts[1] if len(parts) == 2 else 0)
 
 
+def parse_slurm_limit(text: str) -> int:
+    """Return the seconds of a time limit of Slurm, 0 for none; ValueError."""
+    is_none = text.strip().upper() in ("UNLIMITED", "INFINITE", "-1")
+    return 0 if is_none else int(parse_slurm_time(text))
+
+
 def bytes_text(amount: int) -> str:
     """Return a size such as 12Ki, 3.4Mi; plain bytes below one KiB."""
     for suffix, power in (("Ti", 40), ("Gi", 30), ("Mi", 20), ("Ki", 10)):

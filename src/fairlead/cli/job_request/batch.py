@@ -28,7 +28,7 @@ class Batch:
     tasks: int | None = None
     #: The variables of the shell come along where that shell and the job are of one machine.
     exports_all: bool = True
-    #: [B:]SIG@SECONDS before the time limit; "" for none.
+    #: [B:]SIG@SECONDS before the end (`member.end_signal`); "" for none.
     signal: str = ""
     #: The quality of service that was asked for, by its name in the settings.
     qos: str = ""

@@ -37,6 +37,7 @@ from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.environment import passed_variables
 from fairlead.cli.job_request.request import ROLE, JobRequest, Target, clean_name
 from fairlead.decide.jobs.slurm_variables import het_name
+from fairlead.member.end_signal import end_signal
 
 SCRIPT_BYTES_MAX = 512 * 1024
 SCRIPT_MOUNT = "/etc/fairlead-script"
@@ -270,7 +271,8 @@ def _batch_command(request: JobRequest) -> tuple[str, ...]:
         words += [word for flag, pattern in files if pattern for word in (flag, pattern)]
         words += ["--open-mode", "append"] if batch.appends else []
     if request.batch.signal:
-        words += ["--signal", request.batch.signal, "--time", str(request.time_seconds)]
+        words += ["--signal", request.batch.signal]
+        words += [] if request.time_seconds is None else ["--time", str(request.time_seconds)]
     return (*words, "--")
 
 
@@ -324,8 +326,15 @@ def _template(
         affinity=_affinity(request, shares_machine=shares_machine(member.whole)),
         tolerations=tolerations,
         restart_policy="Never",
+        termination_grace_period_seconds=_grace_seconds(member.whole),
     )
     return core.PodTemplate(metadata=ObjectMeta(annotations=annotations), spec=spec)
+
+
+def _grace_seconds(request: JobRequest) -> int | None:
+    """Return the grace period of a script that asks for a signal before its end; None: as usual."""
+    asked = request.batch.signal if request.batch is not None else ""
+    return end_signal(asked).grace_seconds if asked else None
 
 
 def shares_machine(request: JobRequest) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from fairlead.cli.formats.text import parse_slurm_limit
 from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.script.sbatch_lines import COLON, Given, OptionReader, take_option
 from fairlead.cli.script.slurm_amounts import MEMORY, Options
@@ -67,8 +68,19 @@ def _others_of_the_job(first: Options, own: Options) -> list[tuple[str, FlagValu
     of_job = (Reach.JOB, Reach.FIRST)
     return [
         (name, given) for name, given in own.items()
-        if LONG[name].reach in of_job and (name not in first or first[name].value != given.value)
+        if LONG[name].reach in of_job
+        and (name not in first or not _is_same(name, first[name].value, given.value))
     ]  # fmt: skip
+
+
+def _is_same(name: str, first: str, other: str) -> bool:
+    """True where two values of an option mean the same: times are compared as amounts."""
+    if name != "time":
+        return first == other
+    try:
+        return parse_slurm_limit(first) == parse_slurm_limit(other)
+    except ValueError:
+        return first == other  # the reader of the first one says what is wrong with it
 
 
 def _carried(before: Options, own: Options) -> dict[str, FlagValue]:

@@ -13,13 +13,12 @@ from dataclasses import dataclass, replace
 from signal import Signals
 
 from fairlead.api.jobs.notify import MAIL_ADDRESS, NoticeEvent, Notify
-from fairlead.cli.formats.text import parse_slurm_time
+from fairlead.cli.formats.text import parse_slurm_limit
 from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.script.slurm_amounts import AmountsReader, ComponentTasks, FoundFlags, Options
 from fairlead.input.errors import Problem
 
-_UNLIMITED = ("0", "UNLIMITED", "INFINITE", "-1")
 _DEPENDENCY = {"afterok": "ok", "afterany": "any", "afternotok": "failed", "aftercorr": "each"}
 _SIGNAL = re.compile(r"((?:[RB]+:)?)(?:@)?(\w+)(?:@(\d{1,6}))?")
 #: An element of an array, as Slurm has it: `sweep_7`. Names have no underscore.
@@ -131,10 +130,10 @@ class _Reader:
 
     def _time(self) -> None:
         given = self._options.get("time")
-        if given is None or given.value.upper() in _UNLIMITED:
+        if given is None:
             return
         try:
-            seconds = int(parse_slurm_time(given.value))
+            seconds = parse_slurm_limit(given.value)
         except ValueError as error:
             self._refuse("time", f": {error}", "--time=12:00:00, or --time=90 for minutes")
             return
@@ -208,11 +207,6 @@ class _Reader:
         if match is None or not (name.isdecimal() or f"SIG{name}" in Signals.__members__):
             why = f": '{given.value}' is not [B:]SIGNAL[@SECONDS]"
             self._refuse("signal", why, "--signal=B:USR1@60")
-            return ""
-        if Flag.TIME not in self._found.givens:
-            self._found.notes.append(
-                f"{given.origin}: --signal has no effect: it comes before the end of --time"
-            )
             return ""
         return f"{'B:' if 'B' in match[1] else ''}{name}@{match[3] or 60}"
 

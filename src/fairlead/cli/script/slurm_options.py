@@ -164,7 +164,7 @@ _MAPPED = (
     Option("reservation", "`--reservation`", variable="SBATCH_RESERVATION", reach=Reach.JOB),
     Option(
         "signal",
-        "a signal before the time limit, to all tasks or with B: to the script",
+        "a signal before the time limit, or at an earlier end, to all tasks or with B: the script",
         variable="SBATCH_SIGNAL",
         reach=Reach.JOB,
     ),

@@ -1,15 +1,18 @@
 """The fields of jobs that squeue, sacct and scontrol show: one table, with each command's names.
 
-Sources: the manual pages squeue(1) ("-o", "-O") and sacct(1) ("Job Accounting Fields").
+Sources: the manual pages squeue(1) ("-o", "-O") and sacct(1) ("Job Accounting Fields",
+"SLURM_TIME_FORMAT"); of AdminComment PrincetonUniversity/jobstats, `jobstats.py`.
 """
 
 from __future__ import annotations
 
+import os
 import pwd
 import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from fairlead.api import names
 from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION
@@ -57,8 +60,10 @@ def long_clock(seconds: int) -> str:
 
 
 def instant(at: float | None, otherwise: str) -> str:
-    """Return an instant in local time."""
-    return otherwise if at is None else time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(at))
+    """Return an instant in local time, in the form that SLURM_TIME_FORMAT asks for."""
+    form = os.environ.get("SLURM_TIME_FORMAT", "")
+    form = form if "%" in form else "%Y-%m-%dT%H:%M:%S"
+    return otherwise if at is None else time.strftime(form, time.localtime(at))
 
 
 def _limit(record: QueueRecord, form: Callable[[int], str]) -> str:
@@ -221,6 +226,35 @@ def _usage(milliseconds: int | None, count: int | None, record: QueueRecord) -> 
     return ",".join(parts)
 
 
+def admin_comment(record: QueueRecord) -> str:
+    """Return what a job used as jobstats keeps it in AdminComment, for programs that read it there;
+    "" where nothing is known.
+
+    Of a job on several nodes each has the mean of all. Use of GPUs is not measured.
+    """
+    milliseconds, peaks = cpu_milliseconds(record), total_bytes(record)
+    count, asked = max(1, len(record.nodes)), record.amount("memory")
+    each: dict[str, Any] = {}
+    if milliseconds is not None:
+        each |= {"total_time": round(milliseconds / 1_000 / count, 1)}
+    if peaks is not None and asked:
+        each |= {"used_memory": peaks // count, "total_memory": asked // count}
+    if not (each and record.nodes and record.state.is_end and not record.step):
+        return ""
+    import base64
+    import gzip
+    import json
+
+    each["cpus"] = max(1, cpus(record) // count)
+    stats = {
+        "nodes": dict.fromkeys(record.nodes, each),
+        "total_time": record.elapsed,
+        "gpus": record.amount("gpu"),
+    }
+    packed = gzip.compress(json.dumps(stats, separators=(",", ":")).encode(), mtime=0)
+    return "JS1:" + base64.b64encode(packed).decode()
+
+
 def _nothing(_record: QueueRecord) -> str:
     return ""
 
@@ -325,8 +359,9 @@ FIELDS: tuple[Field, ...] = (
           width=14),
     Field(lambda r: _usage(cpu_milliseconds(r, each=True), total_bytes(r, each=True), r),
           sacct="TRESUsageInAve", width=14),
+    Field(admin_comment, sacct="AdminComment", width=14),
     *(Field(_nothing, sacct=name) for name in (
-        "AdminComment", "AveVMSize", "MaxVMSize", "MaxRSSNode", "MaxRSSTask", "MaxDiskRead",
+        "AveVMSize", "MaxVMSize", "MaxRSSNode", "MaxRSSTask", "MaxDiskRead",
         "MaxDiskWrite", "UserCPU", "SystemCPU", "TRESUsageOutAve", "TRESUsageOutMax",
         "TRESUsageOutTot", "Flags", "ConsumedEnergy")),
     Field(lambda r: long_clock(r.elapsed * cpus(r)), sacct="CPUTime"),

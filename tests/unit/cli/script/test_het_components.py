@@ -132,6 +132,22 @@ def test_what_the_job_has_once_is_refused_or_noted_in_a_later_component_all_toge
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("first", "later", "problem"),
+    [
+        ("60", "1:00:00", ""),
+        ("1-12", "36:00:00", ""),
+        ("UNLIMITED", "0", ""),
+        ("60", "59", "--time=59 is not that of the first component, 60"),
+        ("UNLIMITED", "1", "--time=1 is not that of the first component, UNLIMITED"),
+        ("10", "never", "--time=never is not that of the first component, 10"),
+    ],
+)
+def test_limits_of_components_are_compared_as_amounts(first: str, later: str, problem: str) -> None:
+    text = f"#SBATCH --time={first}\n#SBATCH hetjob\n#SBATCH --time={later}\n"
+    assert [each.partition(" ")[2] for each in said(text)] == ([problem] if problem else [])
+
+
 def test_an_array_of_heterogeneous_jobs_is_refused_wherever_it_is_asked_for() -> None:
     why = "--array: an array of heterogeneous jobs has no equal, in Slurm neither"
     assert said(f"#SBATCH -a 0-3\n{TWO}") == [f"t.sh:2:1 {why}"]

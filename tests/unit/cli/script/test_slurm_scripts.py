@@ -216,11 +216,26 @@ def test_files_of_a_container_are_noted(
     assert tuple(words) == ("/bin/sh", "/etc/fairlead-script/t.sh")
 
 
-def test_a_signal_without_a_time_limit_is_noted_and_a_wrong_one_refused(
-    cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("line", "signal", "grace"),
+    [
+        ("--signal=USR1", "USR1@60", 90),
+        ("--signal=B:SIGTERM@10", "B:TERM@10", 40),
+        ("--signal=INT@3000", "INT@3000", 300),
+    ],
+)
+def test_a_signal_before_an_end_needs_no_time_limit_and_a_longer_grace_period(
+    cluster: FakeApi, line: str, signal: str, grace: int
 ) -> None:
-    assert submitted("#SBATCH --signal=USR1") == 0
-    assert "--signal has no effect: it comes before the end of --time" in capsys.readouterr().err
+    assert submitted(f"#SBATCH {line}") == 0
+    spec = spec_of(cluster).roles[0].template.spec
+    assert tuple(spec.containers[0].command[3:6]) == ("--signal", signal, "--")
+    assert spec.termination_grace_period_seconds == grace
+
+
+def test_a_wrong_signal_is_refused(cluster: FakeApi, capsys: pytest.CaptureFixture[str]) -> None:
+    assert submitted("#SBATCH -c 1") == 0
+    assert spec_of(cluster).roles[0].template.spec.termination_grace_period_seconds is None
     assert submitted("#SBATCH --signal=NONE@10 -t 10") == 2
     assert "'NONE@10' is not [B:]SIGNAL[@SECONDS]" in capsys.readouterr().err
 

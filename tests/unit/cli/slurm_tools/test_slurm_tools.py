@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace as replace_record
 
 import pytest
 from msgspec.structs import replace
+from reportseff.job import (  # pyright: ignore[reportMissingTypeStubs] # it reads what jobstats wrote
+    _get_node_data,  # pyright: ignore[reportPrivateUsage]
+    _parse_admin_comment_to_dict,  # pyright: ignore[reportPrivateUsage]
+)
 from tests.unit.cli.fake_api import FakeApi
 
 from fairlead.api import names
 from fairlead.api.jobs.attempt import Attempt
 from fairlead.api.jobs.job import Job, JobState
 from fairlead.api.jobs.placement import RolePlacement
+from fairlead.api.jobs.use import AttemptUse
 from fairlead.api.meta import Condition
 from fairlead.api.values.indices import format_indices
+from fairlead.api.values.times import parse_time
 from fairlead.cli.slurm_tools.columns import parse_percent, parse_sacct, parse_wide, table
 from fairlead.cli.slurm_tools.fields import (
     BY_LETTER,
@@ -25,6 +32,7 @@ from fairlead.cli.slurm_tools.fields import (
 )
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
+    QueueRecord,
     in_order,
     one_component_refused,
     parse_ids,
@@ -134,6 +142,49 @@ def test_a_record_of_a_job_that_runs_has_a_value_for_every_field() -> None:
     assert values["nodelist"] == "n[1-2]"
     assert values["state"] == "RUNNING"
     assert all(isinstance(value, str) for value in values.values())
+
+
+def ended(use: AttemptUse, **asked: str) -> QueueRecord:
+    """A job on two nodes that has ended, and used so much."""
+    job = make_job("train", count=2, placement=make_placement(["n1", "n2"]))
+    [role] = job.spec.roles
+    [container] = role.template.spec.containers
+    resources = replace(container.resources, requests=asked, limits={})
+    spec = replace(role.template.spec, containers=(replace(container, resources=resources),))
+    roles = (replace(role, template=replace(role.template, spec=spec)),)
+    attempts = (Attempt(1, started_at="2026-11-01T10:00:00Z"),)
+    ended = (Condition(names.SUCCEEDED, "True", "AllMembersSucceeded"),)
+    status = replace(job.status, state="Succeeded", number=36, attempts=attempts,
+                     conditions=ended, finished_at="2026-11-01T10:00:50Z")  # fmt: skip
+    job = replace(job, spec=replace(job.spec, roles=roles), status=status)
+    return replace_record(record_of_job(job, EPOCH), uses=(use,))
+
+
+def test_what_a_job_used_is_read_by_others_where_jobstats_keeps_it() -> None:
+    use = AttemptUse(1, 2, 100_000, 2, 80_000, 2, 600 << 20, 1_000 << 20)
+    comment = BY_SACCT["admincomment"].value(ended(use, cpu="2", memory="1Gi"))
+    stats = _parse_admin_comment_to_dict(comment)
+    assert stats is not None
+    assert (stats["total_time"], stats["gpus"]) == (50, 0)
+    shown = [_get_node_data(stats, stats["nodes"][name]) for name in ("n1", "n2")]
+    assert shown == [{"CPUEff": 40.0, "MemEff": pytest.approx(500 / 1_024 * 100)}] * 2
+    without = BY_SACCT["admincomment"].value(ended(use, cpu="2"))
+    assert _get_node_data(stats, (_parse_admin_comment_to_dict(without) or {})["nodes"]["n1"]) == {
+        "CPUEff": 40.0
+    }
+    unknown = AttemptUse(1, 2, 100_000, 1, 80_000, 1, 600 << 20, 600 << 20)
+    assert BY_SACCT["admincomment"].value(ended(unknown, cpu="2")) == "", "of one member alone"
+
+
+def test_instants_have_the_form_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    record = ended(AttemptUse(1, 2, 0))
+    seconds = int(parse_time("2026-11-01T10:00:00Z"))
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "%s")
+    assert [BY_SACCT[name].value(record) for name in ("start", "end")] == [
+        str(seconds), str(seconds + 50),
+    ]  # fmt: skip
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "standard")
+    assert BY_SACCT["end"].value(record)[-6:] == ":00:50"
 
 
 def het(number: int = 36) -> Job:
