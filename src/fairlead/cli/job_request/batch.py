@@ -28,6 +28,8 @@ class Batch:
     tasks: int | None = None
     #: The variables of the shell come along where that shell and the job are of one machine.
     exports_all: bool = True
+    #: Variables that come along where they are set.
+    exports: frozenset[str] = frozenset()
     #: [B:]SIG@SECONDS before the end (`member.end_signal`); "" for none.
     signal: str = ""
     #: The quality of service that was asked for, by its name in the settings.

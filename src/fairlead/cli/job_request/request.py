@@ -285,8 +285,11 @@ class _Reader:
             )  # fmt: skip
         return given.value
 
-    def env(self) -> tuple[tuple[str, str], ...]:
-        """Return (name, value) pairs, the last one of a name winning; NAME alone is looked up."""
+    def env(self, batch: Batch | None) -> tuple[tuple[str, str], ...]:
+        """Return (name, value) pairs, the last one of a name winning; NAME alone is looked up.
+
+        One that sbatch's --export names and that is not set is left out, as with Slurm.
+        """
         out: dict[str, str] = {}
         for given in self._givens.get(Flag.ENV, ()):
             name, equals, value = given.value.partition("=")
@@ -296,7 +299,7 @@ class _Reader:
                 out[name] = value
             elif name in self._environment:
                 out[name] = self._environment[name]
-            else:
+            elif batch is None or name not in batch.exports:
                 self.complain(given, f"'{name}' is not set here", help_=f"--env {name}=VALUE")
         return tuple(out.items())
 
@@ -453,7 +456,7 @@ def parse_request(
         time_seconds=max(1, round(time_seconds)) if time_seconds else None,
         priority=priority,
         priority_class=priority_class,
-        env=reader.env(),
+        env=reader.env(batch),
         image=reader.text(Flag.IMAGE) or "",
         mounts=reader.mounts(),
         checkpoint=reader.checkpoint(),

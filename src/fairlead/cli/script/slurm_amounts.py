@@ -140,6 +140,8 @@ class AmountsReader:
         else:
             self._least = self._most = max(1, hosts)
         self._per_node = per_node or (math.ceil(total / self._least) if total else 1)
+        if per_node is not None and total is not None and match is None:
+            self._per_node = min(per_node, math.ceil(total / self._least))  # the most of a node
         if total is not None and match is not None:
             self._fit_tasks(total, per_node)
         if match or self._most > 1:

@@ -107,8 +107,10 @@ class _Reader:
         directory = self._options.get("container-workdir") or self._options.get("chdir")
         if directory is not None:  # of the two, that of --chdir is outside of the container
             self._found.give(Flag.CHDIR, directory.value, directory.origin)
+        exports_all, exports = self._exports()
         return Batch(
-            exports_all=self._exports(),
+            exports_all=exports_all,
+            exports=exports,
             signal=self._signal(),
             qos=self._text("qos"),
             mail=self._mail(),
@@ -182,16 +184,19 @@ class _Reader:
     def _note(self, given: FlagValue, text: str) -> None:
         self._found.notes.append(f"{given.origin}: {text}")
 
-    def _exports(self) -> bool:
-        """Return whether all of the shell's variables come along, as they do without --export."""
+    def _exports(self) -> tuple[bool, frozenset[str]]:
+        """Return whether all of the shell's variables come along, as they do without --export, and
+        the names of single ones; the words for all and none are read in any case.
+        """
         given = self._options.get("export")
         if given is None:
-            return True
+            return True, frozenset()
         parts = [part.strip() for part in given.value.split(",") if part.strip()]
-        for part in parts:
-            if part not in ("ALL", "NONE", "NIL"):
-                self._found.give(Flag.ENV, part, given.origin)
-        return "ALL" in parts
+        words = {part.upper() for part in parts} & {"ALL", "NONE", "NIL"}
+        single = [part for part in parts if part.upper() not in words]
+        for part in single:
+            self._found.give(Flag.ENV, part, given.origin)
+        return "ALL" in words, frozenset(part for part in single if "=" not in part)
 
     def _text(self, name: str) -> str:
         given = self._options.get(name)

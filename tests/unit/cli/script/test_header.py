@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fairlead.cli.job_request.flags import Flag, FlagValue, merge
+from fairlead.cli.job_request.request import parse_request
 from fairlead.cli.script.header import Beside, Header, parse_header
 from fairlead.cli.script.slurm_options import LONG, OPTIONS, SHORT, Option, OptionTreatment
+from fairlead.testing.builders import EPOCH
 
 NOTHING = Beside()
 
@@ -214,6 +216,24 @@ def test_all_mistakes_of_a_line_are_reported() -> None:
 def test_a_wrong_time_of_slurm_is_answered_with_times_of_slurm() -> None:
     (problem,) = read("#SBATCH --time=12hours").problems
     assert problem.help == ("--time=12:00:00, or --time=90 for minutes",)
+
+
+def test_variables_of_export_come_along_where_they_are_set_and_its_words_are_read_in_any_case() -> (
+    None
+):
+    for value, exports_all, names_ in (
+        ("HOME_OF_DATA,UNSET,LR=0.1", False, {"HOME_OF_DATA", "UNSET"}),
+        ("all", True, set[str]()), ("None", False, set[str]()), ("ALL,UNSET", True, {"UNSET"}),
+    ):  # fmt: skip
+        found = parse_header(f"#!/bin/sh\n#SBATCH --export={value}\ntrue\n", file="t.sh")
+        assert found.batch is not None
+        assert (found.batch.exports_all, found.batch.exports) == (exports_all, names_)
+        shell = {"HOME_OF_DATA": "/data"}
+        request, problems = parse_request(found.givens, shell, found.batch, now=EPOCH)
+        assert problems == ()
+        assert "UNSET" not in dict(request.env)
+    refused = parse_request({Flag.ENV: (FlagValue("UNSET", "--env"),)}, {}, now=EPOCH)[1]
+    assert "'UNSET' is not set here" in refused[0].message
 
 
 def test_each_option_is_there_once() -> None:
