@@ -96,6 +96,11 @@ CASES: dict[str, tuple[str, str]] = {
         "squeue --me -h -o %j -n sleeper; fairlead ps --me", r"sleeper.*sleeper .*Running",
     ),
     "`squeue --start`": ("fairlead why held", "Held"),
+    "`squeue -w gpu-7 -S -time -o FORMAT`, `squeue -i 5`": (
+        "node=$(squeue -h -o %B -n sleeper); fairlead ps --node $node --sort -time -o name,state;"
+        "fairlead ps --name 'sleep*' -o csv; timeout 3 fairlead ps --watch || echo $?",
+        r"NAME +STATE\n.*sleeper +Running.*NAME,GPUS,.*\nsleeper,0,Running,.*124\n",
+    ),
     "`scontrol show job`": (
         "scontrol show job $(squeue -h -o %i -n sleeper); fairlead why sleeper;"
         "kubectl get fj sleeper -o yaml", r"JobState=RUNNING.*Running.*kind: Job",
@@ -104,14 +109,28 @@ CASES: dict[str, tuple[str, str]] = {
         "id=$(squeue -h -o %i -n held); scontrol release $id; scontrol hold $id;"
         "fairlead release held; fairlead hold held", "held",
     ),
+    "`scontrol requeue JOB`": (
+        "id=$(squeue -h -o %i -n sleeper); scontrol requeue $id;"
+        "until sleep 0.1; fairlead ps sleeper -o state,attempt | grep 'Running *2'; do :; done;"
+        "fairlead requeue sleeper; fairlead requeue held || echo refused",
+        "sleeper queued again.*it is in the queue.*",
+    ),
     "`scontrol requeue JOB` of one that ended, `sbatch --array=3,7`": (
         "fairlead resubmit ended -q; fairlead resubmit failing --failed -q",
         "ended-retry-1.*failing-retry-1",
     ),
-    "`scontrol update TimeLimit=`": (
+    "`scontrol update TimeLimit=`, `StartTime=`, `Deadline=`, `Dependency=`": (
         "id=$(squeue -h -o %i -n held); scontrol update JobId=$id TimeLimit=30; "
-        "squeue -h -o %l -j $id; fairlead update held --time 1h; squeue -h -o %l -j $id",
-        "30:00.*1:00:00",
+        "squeue -h -o %l -j $id; fairlead update held --time 1h; squeue -h -o %l -j $id;"
+        "scontrol update JobId=$id StartTime=now+2hours Deadline=now+9hours "
+        "Dependency=afterok:$(squeue -h -o %i -n sleeper); squeue -h -o %E -j $id;"
+        "scontrol update JobId=$id Dependency=; squeue -h -o %E. -j $id",
+        "30:00.*1:00:00.*afterok:sleeper\n\\.\n",
+    ),
+    "`scontrol update QOS=high`": (
+        "id=$(squeue -h -o %i -n held); scontrol update JobId=$id QOS=high; squeue -h -o %q -j $id;"
+        "fairlead priority held urgent || fairlead priority held urgent",
+        "urgent\n",
     ),
     "`scancel JOB`": (
         "scancel $(sbatch --parsable -H train.sh); n=$(fairlead submit -q --hold train.sh);"
@@ -131,9 +150,9 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "`scancel --me --state=PENDING`": (
         "sbatch -Q -J one -H train.sh; scancel -n one --state=PENDING; squeue -h -n one;"
-        "fairlead submit -q --name two --hold train.sh; "
-        "fairlead cancel -q $(fairlead ps --me --state Held -o name | grep two); echo gone",
-        "two cancelled\ngone",
+        "fairlead submit -q --name two-3 --hold train.sh; fairlead cancel --me --state Held "
+        "--name 'two*'; fairlead cancel 'two-*'; echo gone",
+        "two-3 cancelled\n.*gone",
     ),
     "`sattach`, `tail -f slurm-1.out`": (
         "id=$(sbatch --parsable -o slurm-%j.out train.sh); sattach $id.0; cat slurm-$id.out",
@@ -141,7 +160,8 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "`sinfo`": ("sinfo -h -o '%R %t'; fairlead nodes", r"all (idle|mix|alloc).*local"),
     "`sacct`": (
-        "sacct -X -n -P -o JobName,State; fairlead history ended", r"ended\|COMPLETED.*Succeeded",
+        "sacct -X -n -P -o JobName,State; fairlead history ended -o name,exit,end",
+        r"ended\|COMPLETED.*NAME +EXIT +END\nended +0 +20",
     ),
     "`seff`": (
         "seff $(sacct -X -n -P -o JobIDRaw --name ended | tail -n 1); fairlead eff ended",

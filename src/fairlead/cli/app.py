@@ -76,6 +76,7 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "cancel": CommandEntry("change", "Stop jobs for good."),
         "hold": CommandEntry("change", "Give a job's nodes back and keep the job."),
         "release": CommandEntry("change", "Let held jobs go on."),
+        "requeue": CommandEntry("change", "End the present attempt of jobs and queue them again."),
         "priority": CommandEntry("change", "Move jobs to another priority class."),
         "update": CommandEntry(
             "change", "Change when jobs may start, and for how long they may run."

@@ -13,6 +13,7 @@ from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOBS
 from fairlead.api.values.indices import parse_indices
 from fairlead.cli.cluster.lookup import find_array, is_array, require_array
+from fairlead.cli.cluster.numbers import name_of
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.arrays import ArrayReference, Elements, select
 from fairlead.decide.words import plural
@@ -29,6 +30,11 @@ def after_jobs_of(api: Api, space: str, base: str) -> tuple[After, ...]:
     jobs = (job for job in api.list(JOBS, namespace=space) if not job.is_finished)
     found = [job.metadata.name for job in jobs if numbered.fullmatch(job.metadata.name)]
     return tuple(After(job=name, state=AfterState.FINISHED) for name in sorted(found))
+
+
+def named_after(api: Api, namespace: str, given: Sequence[After]) -> tuple[After, ...]:
+    """Return the dependencies with the names of jobs and arrays in place of their numbers."""
+    return tuple(replace(after, job=name_of(api, namespace, after.job)) for after in given)
 
 
 def resolved_after(

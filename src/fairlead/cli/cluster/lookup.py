@@ -12,6 +12,7 @@ from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.values.indices import parse_indices
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.job_names import clean_reference
+from fairlead.cli.views.jobs import STATES
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.suggest import nearest
 
@@ -128,3 +129,17 @@ def missing_job(api: Api, namespace: str, name: str, *, code: Code = Code.NO_SUC
         help_ = "fairlead ps -a shows all, fairlead history those whose objects are gone"
     message = f"job '{name}' does not exist in namespace '{namespace}'"
     return Problem(code, message, detail=(detail,), help=(help_,))
+
+
+def read_state(text: str) -> str:
+    """Return the state that was written, in any case; CliError when there is none of that name."""
+    state = text.capitalize()
+    if state not in STATES:
+        from fairlead.cli.script import slurm
+
+        here = slurm.STATES.get(text.upper())
+        raise fail(
+            Code.BAD_VALUE, f"--state: '{text}' must be one of {', '.join(STATES)}",
+            help=(f"{text.upper()} of Slurm is {here}: --state {here}",) if here else (),
+        )  # fmt: skip
+    return state

@@ -1,22 +1,33 @@
-"""`cancel`, `hold`, `release`, `priority`, `update`: patches of specs; controllers do the rest."""
+"""`cancel`, `hold`, `release`, `requeue`, `priority`, `update`: patches of specs, no more."""
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any
 
 import click
+import msgspec
 
 from fairlead.api.jobs.job import Adopts, Job
-from fairlead.api.jobs.job_array import array_reference_of
+from fairlead.api.jobs.job_array import JobArray, array_reference_of
 from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import Invalid, NotFound
 from fairlead.api.values.indices import parse_indices
-from fairlead.cli.cluster.dependencies import resolved_after
-from fairlead.cli.cluster.lookup import is_array, missing_job, require_array
+from fairlead.cli.cluster.dependencies import named_after, resolved_after
+from fairlead.cli.cluster.lookup import (
+    is_array,
+    list_arrays,
+    missing_job,
+    read_state,
+    require_array,
+)
 from fairlead.cli.cluster.numbers import name_of
 from fairlead.cli.connection.common import Common, Format, common, now
-from fairlead.cli.connection.completers import complete_jobs
+from fairlead.cli.connection.completers import complete_jobs, words
+from fairlead.cli.connection.identity import submitter_name
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.arrays import (
     ArrayReference,
@@ -29,6 +40,7 @@ from fairlead.cli.job_request.change_verbs import (
     CANCEL,
     HOLD,
     RELEASE,
+    REQUEUE,
     UPDATES,
     ChangeVerb,
     priority_change,
@@ -37,6 +49,8 @@ from fairlead.cli.job_request.change_verbs import (
 )
 from fairlead.cli.job_request.flags import FLAGS, FlagValue
 from fairlead.cli.submitting.submission import in_words_of_flags
+from fairlead.cli.views.arrays import choose_arrays, is_element_of_listed
+from fairlead.cli.views.jobs import STATES, JobChoice, choose_jobs
 from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.model.gang.phase import OPEN, phase_of
@@ -153,7 +167,7 @@ def _change_elements(
         return Problem(Code.BAD_VALUE, f"'{reference}': {late}")
     for job in found:
         if not change.is_done(job):
-            api.patch(JOBS, job.metadata.name, change.patch, namespace=space)
+            api.patch(JOBS, job.metadata.name, change.patch_of(job), namespace=space)
         _say(common_, change, job.metadata.name)
     return None
 
@@ -206,18 +220,106 @@ def kubectl_name(adopts: Adopts) -> str:
       fairlead cancel train-1
       fairlead cancel train-1 train-2
       fairlead cancel sweep-1 'sweep-2[3-9]'
-      fairlead cancel $(fairlead ps --me --state Waiting -o name)
+      fairlead cancel 'lr-*' --me
+      fairlead cancel --user ada --state Waiting
     """
 )
-@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
+@click.argument("jobs", metavar="[JOB]...", nargs=-1, shell_complete=complete_jobs)
+@click.option("-u", "--user", metavar="NAME", default="", help="That user's jobs.")
+@click.option("--me", "is_mine", is_flag=True, help="Your own jobs.")
+@click.option("--state", "states", metavar="STATE", multiple=True,
+              shell_complete=words(*STATES), help="Jobs in this state; repeatable.")  # fmt: skip
+@click.option("--name", metavar="PATTERN", default="",
+              help="Jobs of such a name: * and ? stand for any text, any letter.")  # fmt: skip
+@click.option("-y", "--yes", is_flag=True, help="Do not ask, however many they are.")
 @common()
-def cancel(common_: Common, *, jobs: tuple[str, ...]) -> None:
+def cancel(
+    common_: Common, *, jobs: tuple[str, ...], user: str, is_mine: bool, states: tuple[str, ...],
+    name: str, yes: bool,
+) -> None:  # fmt: skip
     """Stop jobs for good; with the name of an array all of it, with NAME[3-9] some elements.
+
+    Flags and patterns choose among the jobs that have not ended, and of those that are named only
+    these; an array as a whole. Above 10 jobs it asks first.
 
     Their members get SIGTERM, and SIGKILL when their grace period is over. A cancelled job is shown
     as Cancelled (its condition is Failed, with reason Cancelled); its logs and its record stay.
     """
+    chooses = bool(user or is_mine or states or name)
+    patterns = [job for job in jobs if _PATTERN.search(job)]
+    if chooses or patterns:
+        api = common_.connect()
+        who = submitter_name(api) if is_mine else user
+        choice = JobChoice(states=frozenset(map(read_state, states)), user=who, name=name)
+        jobs = live_names(common_, api, choice, jobs)
+        if not jobs:
+            common_.note("no job matches")
+            return
+        confirm_many(jobs, yes=yes)
+    elif not jobs:
+        raise fail(Code.MISSING_ARGUMENT, "fairlead cancel needs JOB, or a flag that chooses",
+                   help=("fairlead cancel --me --state Waiting",))  # fmt: skip
     apply_change(common_, CANCEL, jobs)
+
+
+#: A name with * or ?, which no job has.
+_PATTERN = re.compile(r"[*?]")
+#: So many jobs that were chosen are cancelled without a question.
+UNASKED_MAX = 10
+_SHOWN_MAX = 5
+
+
+def live_names(
+    common_: Common, api: Api, choice: JobChoice, named: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return the jobs and arrays that have not ended and are chosen: of all, or of `named`, names
+    and patterns of names. Elements go with their array, unless they are named.
+    """
+    space = common_.space(api.connection.namespace)
+    arrays = [msgspec.convert(each, JobArray) for each in list_arrays(api, space)]
+    listed = frozenset(each.metadata.uid for each in arrays)
+    names_ = {name_of(api, space, each) for each in named}
+    live = [
+        job for job in api.list(JOBS, namespace=space)
+        if not is_element_of_listed(job, listed) or job.metadata.name in names_
+    ]  # fmt: skip
+    found = (*choose_jobs(live, choice), *choose_arrays(arrays, choice))
+    chosen = [each.metadata.name for each in found if not each.is_finished]
+    if not named:
+        return tuple(chosen)
+    kept = [name for name in chosen if any(fnmatchcase(name, each) for each in names_)]
+    # elements of arrays have the user and the state of their jobs: they are only named
+    return (*kept, *(each for each in named if "[" in each))
+
+
+def confirm_many(jobs: tuple[str, ...], *, yes: bool) -> None:
+    """Ask before many jobs are cancelled; CliError where there is no terminal to ask at."""
+    if yes or len(jobs) <= UNASKED_MAX:
+        return
+    shown = ", ".join(jobs[:_SHOWN_MAX])
+    what = f"{len(jobs)} jobs match: {shown} and {len(jobs) - _SHOWN_MAX} more"
+    if not sys.stdin.isatty():
+        raise fail(Code.BAD_VALUE, what, help=("--yes cancels all of them",))
+    click.confirm(f"{what}\nCancel all of them?", abort=True, err=True)
+
+
+@click.command(
+    epilog="""Examples:
+
+    \b
+      fairlead requeue train-1
+      fairlead requeue 'sweep-1[7]'
+    """
+)
+@click.argument("jobs", metavar="JOB...", nargs=-1, required=True, shell_complete=complete_jobs)
+@common()
+def requeue(common_: Common, *, jobs: tuple[str, ...]) -> None:
+    """End the present attempt of jobs and queue them again.
+
+    A job keeps its name, its checkpoints and its age in the queue. It counts against no limit of
+    restarts. Of an array, elements are named: NAME[7].
+    """
+    apply_change(common_, REQUEUE, jobs)
 
 
 @click.command(
@@ -321,7 +423,7 @@ def update(common_: Common, *, jobs: tuple[str, ...], **options: Any) -> None:
     request = read_update(givens, now())
     api = common_.connect()
     space = common_.space(api.connection.namespace)
-    after = resolved_after(api, space, request.after)
+    after = resolved_after(api, space, named_after(api, space, request.after))
     missing = [
         each.job for each in after if not each.elements and not _exists(api, space, each.job)
     ]

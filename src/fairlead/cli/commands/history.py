@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
 
 import click
 import msgspec
 
 from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.values.times import format_time
 from fairlead.app.messages import HistoryLine
 from fairlead.cli.connection.common import Common, Format, common, now, seconds_of
 from fairlead.cli.connection.completers import words
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.records.past import past_lines, past_named
+from fairlead.cli.views.jobs import latest_attempt
 from fairlead.cli.views.usage import cost_text
 from fairlead.cli.views.words import reason_words
 from fairlead.decide.attempts.usage import account_of
-from fairlead.decide.words import duration
+from fairlead.decide.words import duration, fold_names
 from fairlead.input.errors import Code, fail
 
 LIMIT_DEFAULT = 50
@@ -29,11 +34,14 @@ LIMIT_MAX = 100_000
     \b
       fairlead history
       fairlead history --since 7d --state Failed
+      fairlead history --name 'train-*' --sort -gpu-hours -o name,gpu-hours,exit,reason
       fairlead history train-1 -o json      the whole job as it was in the end
     """
 )
 @click.argument("job", metavar="[JOB]", required=False)
 @click.option("--since", metavar="DURATION", help="Only jobs that ended this long ago or later.")
+@click.option("--until", metavar="DURATION", default="",
+              help="Only jobs that ended this long ago or earlier.")  # fmt: skip
 @click.option(
     "--state",
     metavar="STATE",
@@ -41,29 +49,28 @@ LIMIT_MAX = 100_000
     shell_complete=words("Succeeded", "Failed", "Cancelled"),
     help="Succeeded, Failed or Cancelled.",
 )
-@click.option("--user", metavar="NAME", default="", help="Only that user's jobs.")
+@click.option("-u", "--user", metavar="NAME", default="", help="Only that user's jobs.")
+@click.option("--name", "pattern", metavar="PATTERN", default="",
+              help="Only jobs of such a name: * and ? stand for any text, any letter.")  # fmt: skip
+@click.option("--node", metavar="NODE", default="",
+              help="Only jobs whose last attempt was on that node.")  # fmt: skip
 @click.option("--limit", metavar="N", default=LIMIT_DEFAULT, show_default=True,
               type=click.IntRange(1, LIMIT_MAX), help="At most so many.")  # fmt: skip
 @click.option("--history", "store", metavar="URL|FILE", default="",
               help="Read from here. Also: FAIRLEAD_HISTORY_URL.")  # fmt: skip
-@common()
+@common(columns=True)
 def history(
-    common_: Common,
-    *,
-    job: str | None,
-    since: str | None,
-    state: str,
-    user: str,
-    limit: int,
-    store: str,
-) -> None:
+    common_: Common, *, job: str | None, since: str | None, state: str, user: str, limit: int,
+    store: str, until: str, pattern: str, node: str,
+) -> None:  # fmt: skip
     """Show jobs that have ended, the latest first.
 
     The record of a job outlives its object. That of a stopped cluster of this machine is read from
     its data directory. COST, where one is known, is what all attempts held, by the prices of the
     node pools when they were placed.
     """
-    query = {"limit": str(limit)}
+    chooses = bool(until or pattern or node)  # here, of all that the archive has
+    query = {"limit": str(LIMIT_MAX if chooses else limit)}
     if since is not None:
         query["since"] = f"{now() - seconds_of(since, '--since'):.3f}"
     wanted = {
@@ -72,6 +79,9 @@ def history(
     }
     query.update({key: value for key, value in wanted.items() if value})
     lines = past_named(common_, store, job, query) if job else past_lines(common_, store, query)
+    if chooses:
+        before = now() - seconds_of(until, "--until") if until else None
+        lines = [line for line in lines if _is_chosen(line, before, pattern, node)][:limit]
     if job and not lines:
         raise fail(Code.NO_SUCH_JOB, f"no job '{job}' that matches has ended",
                    help=("fairlead history lists all of them",))  # fmt: skip
@@ -88,6 +98,13 @@ def history(
         )
 
 
+def _is_chosen(line: HistoryLine, before: float | None, pattern: str, node: str) -> bool:
+    ended = (line.finished_at_ms or 0) / 1000
+    if (before is not None and ended > before) or not fnmatchcase(line.name, pattern or "*"):
+        return False
+    return not node or node in _nodes(_job_of(line))
+
+
 NONE = "-"
 
 COLUMNS: tuple[Column, ...] = (
@@ -101,6 +118,11 @@ COLUMNS: tuple[Column, ...] = (
     Column("USER", wide_only=True),
     Column("NUMBER", Align.RIGHT, wide_only=True),
     Column("PRIORITY", Align.RIGHT, wide_only=True),
+    Column("START", wide_only=True),
+    Column("END", wide_only=True),
+    Column("EXIT", Align.RIGHT, wide_only=True),
+    Column("NODES", wide_only=True),
+    Column("GPU-HOURS", Align.RIGHT, wide_only=True),
     Column("UID", wide_only=True),
     Column("REASON", may_cut=True),
 )
@@ -116,8 +138,10 @@ def history_table(
     """Return the columns, and a row per job in the given order; with the namespace when asked, and
     with the cost where that of any job is known.
     """
-    costs = [_cost(line) for line in lines]
-    columns, rows = list(COLUMNS), [list(_row(line, now)) for line in lines]
+    jobs = [_job_of(line) for line in lines]
+    costs = [_cost(line, job) for line, job in zip(lines, jobs, strict=True)]
+    columns = list(COLUMNS)
+    rows = [list(_row(line, job, now)) for line, job in zip(lines, jobs, strict=True)]
     if any(cost is not None for cost in costs):
         columns.insert(_AFTER_COST, COST_COLUMN)
         for row, cost in zip(rows, costs, strict=True):
@@ -129,18 +153,39 @@ def history_table(
     return columns, [tuple(row) for row in rows]
 
 
-def _cost(line: HistoryLine) -> float | None:
+def _job_of(line: HistoryLine) -> Job | None:
+    """Return the job as it was in the end; None where the record does not have it."""
+    with suppress(msgspec.ValidationError):
+        return msgspec.convert(line.document, Job) if line.document else None
+    return None
+
+
+def _cost(line: HistoryLine, job: Job | None) -> float | None:
     """Return what all attempts cost; None where a part of their GPU-hours has no known price."""
-    if not line.document or line.finished_at_ms is None:
-        return None
-    try:
-        job = msgspec.convert(line.document, Job)
-    except msgspec.ValidationError:
+    if job is None or line.finished_at_ms is None:
         return None
     return account_of(job, line.finished_at_ms / 1000).cost
 
 
-def _row(line: HistoryLine, now: float) -> Row:
+def _nodes(job: Job | None) -> list[str]:
+    """Return the nodes of the last attempt."""
+    placement = None if job is None else job.status.placement
+    return [] if placement is None else sorted(set(nodes_of(placement)))
+
+
+def _details(line: HistoryLine, job: Job | None) -> Row:
+    """Return the cells of START, END, EXIT, NODES and GPU-HOURS."""
+    instants = (line.started_at_ms, line.finished_at_ms)
+    start, end = (NONE if at is None else format_time(at // 1000) for at in instants)
+    if job is None:
+        return start, end, NONE, NONE, NONE
+    code = 0 if line.state == "Succeeded" else getattr(latest_attempt(job), "exit_code", None)
+    hours = account_of(job, (line.finished_at_ms or 0) / 1000).gpu_hours
+    exit_ = NONE if code is None else str(code)
+    return start, end, exit_, fold_names(_nodes(job)) or NONE, f"{hours:.2f}"
+
+
+def _row(line: HistoryLine, job: Job | None, now: float) -> Row:
     ended = line.finished_at_ms
     return (
         line.name,
@@ -153,6 +198,7 @@ def _row(line: HistoryLine, now: float) -> Row:
         line.user or NONE,
         str(line.number or NONE),
         str(line.priority),
+        *_details(line, job),
         line.uid,
         _why(line),
     )

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from fairlead.api.jobs.job import Job, JobState
+from fairlead import terminal
+from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Forbidden
 from fairlead.cli.cluster.embedded import is_embedded
-from fairlead.cli.cluster.lookup import list_arrays, missing_job, require_namespace
+from fairlead.cli.cluster.lookup import list_arrays, missing_job, read_state, require_namespace
 from fairlead.cli.cluster.numbers import name_of
-from fairlead.cli.connection.common import Common, Format, collector_paused, common, now
+from fairlead.cli.connection.common import (
+    CLEAR,
+    WATCH_SECONDS,
+    Common,
+    Format,
+    collector_paused,
+    common,
+    now,
+    seconds_of,
+)
 from fairlead.cli.connection.completers import complete_jobs, words
 from fairlead.cli.connection.identity import submitter_name
 from fairlead.cli.connection.transport import Api
@@ -24,6 +35,7 @@ from fairlead.cli.views.arrays import array_row, choose_arrays, is_element_of_li
 from fairlead.cli.views.jobs import (
     COLUMNS,
     NAMESPACE_COLUMN,
+    STATES,
     JobChoice,
     choose_jobs,
     job_rows,
@@ -34,8 +46,6 @@ from fairlead.input.errors import CliError, Code, fail
 if TYPE_CHECKING:
     from fairlead.cli.views.teams import Owners
 
-STATES = tuple(state.value for state in JobState)
-
 
 @click.command(
     epilog="""Examples:
@@ -45,7 +55,8 @@ STATES = tuple(state.value for state in JobState)
       fairlead ps -a -o wide         all of them, with more columns
       fairlead ps --state Waiting --me
       fairlead ps sweep-1            the elements of an array that are jobs now
-      fairlead cancel $(fairlead ps --state Waiting -o name)
+      fairlead ps --node gpu-7 --since 2h --sort -time
+      fairlead ps -a -o name,state,user,where
     """
 )
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_jobs)
@@ -60,13 +71,20 @@ STATES = tuple(state.value for state in JobState)
 )
 @click.option("-l", "--long", "is_long", is_flag=True,
               help="More columns, the numbers of jobs among them, as -o wide.")  # fmt: skip
-@click.option("--user", metavar="NAME", default="", help="Only that user's jobs.")
+@click.option("-u", "--user", metavar="NAME", default="", help="Only that user's jobs.")
 @click.option("--me", "is_mine", is_flag=True, help="Only your own jobs.")
-@common()
+@click.option("--name", "pattern", metavar="PATTERN", default="",
+              help="Only jobs of such a name: * and ? stand for any text, any letter.")  # fmt: skip
+@click.option("--node", metavar="NODE", default="", help="Only jobs on that node.")
+@click.option("--since", metavar="DURATION", default="",
+              help="Only jobs submitted this long ago or later.")  # fmt: skip
+@click.option("--until", metavar="DURATION", default="",
+              help="Only jobs submitted this long ago or earlier.")  # fmt: skip
+@click.option("-w", "--watch", is_flag=True, help="Show it again every 5s, until Ctrl-C.")
+@common(columns=True)
 @collector_paused()
 def ps(
-    common_: Common, *, names: tuple[str, ...], shows_all: bool, states: tuple[str, ...],
-    user: str, is_mine: bool, is_long: bool,
+    common_: Common, *, names: tuple[str, ...], is_long: bool, watch: bool, **given: Any
 ) -> None:  # fmt: skip
     """Show jobs: live ones and the last few that ended, oldest first.
 
@@ -78,10 +96,30 @@ def ps(
     """
     if is_long and common_.format is Format.TABLE:
         common_ = replace(common_, format=Format.WIDE)
-    in_states = frozenset(map(_state, states))
+    is_table = common_.format in (Format.TABLE, Format.WIDE) and not common_.is_csv
+    if watch and not is_table:
+        raise fail(Code.BAD_COMBINATION, "--watch is for a table", help=("leave out one of them",))
     api = common_.connect()
-    user = submitter_name(api) if is_mine else user
-    choice = JobChoice(shows_all, in_states, user)
+    user = submitter_name(api) if given["is_mine"] else given["user"]
+    choice = JobChoice(
+        given["shows_all"], frozenset(map(read_state, given["states"])), user, given["pattern"],
+        given["node"], _ago(given["since"], "--since"), _ago(given["until"], "--until"),
+    )  # fmt: skip
+    _show(common_, api, choice, names)
+    while watch:
+        time.sleep(WATCH_SECONDS)
+        if terminal.is_terminal():
+            terminal.say_as_is(CLEAR)
+        _show(common_, api, choice, names)
+
+
+def _ago(text: str, flag: str) -> float | None:
+    """Return the instant so long ago; None for none. CliError."""
+    return now() - seconds_of(text, flag) if text else None
+
+
+def _show(common_: Common, api: Api, choice: JobChoice, names: tuple[str, ...]) -> None:
+    """Show the jobs that are chosen, of all or of those that are named."""
     space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
     jobs, stored = _listed(api, space, as_stored=common_.is_structured)
     arrays = list_arrays(api, space)
@@ -92,8 +130,9 @@ def ps(
         (jobs, unused), arrays = _named(api, space, jobs=jobs, arrays=arrays, named=names), []
     else:
         listed = frozenset(str(each["metadata"]["uid"]) for each in arrays)
-        jobs = [job for job in jobs if not is_element_of_listed(job, listed)]
-    chosen = choose_jobs(jobs, replace(choice, shows_all=shows_all or bool(names)))
+        if not choice.node:  # where an array is, its elements say
+            jobs = [job for job in jobs if not is_element_of_listed(job, listed)]
+    chosen = choose_jobs(jobs, replace(choice, shows_all=choice.shows_all or bool(names)))
     chosen_arrays = choose_arrays(map(_array, arrays), choice)
     if common_.is_structured:
         of_arrays = {str(each["metadata"]["uid"]): each for each in arrays}
@@ -117,7 +156,7 @@ def ps(
         common_.note(
             f"no element is a job now; fairlead history {names[0]}-INDEX shows how one ended"
         )
-    common_.table(columns, rows, empty=f"no such jobs {where}" if states or user else hint)
+    common_.table(columns, rows, empty=hint if choice.is_of_all else f"no such jobs {where}")
 
 
 def _array(stored: dict[str, Any]) -> JobArray:
@@ -153,20 +192,6 @@ def _named(
         else:
             raise CliError(missing_job(api, space, reference.name))
     return list(found.values()), list(without.values())
-
-
-def _state(text: str) -> str:
-    """Return the state that was written, in any case; CliError when there is none of that name."""
-    state = text.capitalize()
-    if state not in STATES:
-        from fairlead.cli.script import slurm
-
-        here = slurm.STATES.get(text.upper())
-        raise fail(
-            Code.BAD_VALUE, f"--state: '{text}' must be one of {', '.join(STATES)}",
-            help=(f"{text.upper()} of Slurm is {here}: --state {here}",) if here else (),
-        )  # fmt: skip
-    return state
 
 
 def _owners(common_: Common, api: Api, jobs: Sequence[Job]) -> Owners | None:

@@ -17,6 +17,8 @@ from fairlead.api.status import Forbidden, NotFound, Unavailable
 from fairlead.api.values import quantity
 from fairlead.api.values.quantity import QuantityError
 from fairlead.cli.connection.common import (
+    CLEAR,
+    WATCH_SECONDS,
     Common,
     Format,
     check_choice,
@@ -36,8 +38,6 @@ from fairlead.decide.present_use import IDLE_SECONDS, MemberNow, present_use
 from fairlead.input.errors import Code, fail
 
 _FORMATS = ("table", "json", "yaml", "csv")
-WATCH_SECONDS = 5.0
-_CLEAR = "\x1b[H\x1b[2J"
 
 
 @click.command(
@@ -94,7 +94,7 @@ def top(common_: Common, *, idle: str, by: str, user: str, watch: bool, form: st
             lines = [line for line in lines if line.idle_jobs]
         shown = sums(lines, by) if by else lines
         if watch and terminal.is_terminal():
-            terminal.say_as_is(_CLEAR)
+            terminal.say_as_is(CLEAR)
         _show(common_, shown, by, form)
         if not watch:
             return

@@ -27,6 +27,9 @@ from fairlead.input.errors import Code, fail
 if TYPE_CHECKING:
     from fairlead.kube.kubeconfig import Connection
 
+#: Between two looks of --watch, and what clears a terminal before the next one.
+WATCH_SECONDS = 5.0
+CLEAR = "\x1b[H\x1b[2J"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -81,6 +84,10 @@ class Common:
     color: bool
     quiet: bool
     verbosity: int
+    #: Of a table: the columns to show, and that by which its rows are sorted; as they come without.
+    columns: tuple[str, ...] = ()
+    sort: str = ""
+    is_csv: bool = False
     #: The server, and the credentials; None: as `kubeconfig` and `context` have it.
     connection: Connection | None = None
     #: Writes notes for the person; stderr unless a page collects them.
@@ -143,7 +150,16 @@ class Common:
         self.emit(dump(value, self.format))
 
     def table(self, columns: Sequence[Column], rows: Sequence[Row], *, empty: str) -> None:
-        """Write a table to stdout; with no rows say `empty` on stderr instead."""
+        """Write a table to stdout; with no rows say `empty` on stderr instead. CliError for a
+        column that it does not have.
+        """
+        if self.columns or self.sort or self.is_csv:
+            columns, rows = self._chosen(columns, rows)
+        if self.is_csv:
+            from fairlead.cli.formats.csv_table import as_csv
+
+            self.emit(as_csv([column.title for column in columns], rows))
+            return
         if not rows:
             self.note(empty)
             return
@@ -151,6 +167,20 @@ class Common:
         width = text_width(0) or None
         text = render_table(columns, rows, width=width, wide=is_wide, headers=self.headers)
         terminal.say(text, partial(_colored, headers=self.headers) if self.color else str)
+
+    def _chosen(
+        self, columns: Sequence[Column], rows: Sequence[Row]
+    ) -> tuple[Sequence[Column], Sequence[Row]]:
+        from fairlead.cli.formats.chosen_columns import chosen, column_names, sorted_by
+
+        flag, names = ("--sort", column_names(columns)) if self.sort else ("-o", [])
+        try:
+            rows = sorted_by(columns, rows, self.sort) if self.sort else rows
+            flag, names = "-o", column_names(columns)
+            return chosen(columns, rows, self.columns) if self.columns else (columns, rows)
+        except KeyError as error:
+            check_choice(str(error.args[0]), names, flag)
+            raise
 
     def structured(self, items: Iterable[Any], *, is_list: bool = True) -> None:
         """Write objects as JSON or YAML: one as itself, several as a List of the API's form."""
@@ -216,21 +246,22 @@ def now() -> float:
     return time.time()
 
 
-def common(*, output: bool = True, cluster: bool = True) -> Callable[[F], F]:
+def common(*, output: bool = True, cluster: bool = True, columns: bool = False) -> Callable[[F], F]:
     """Return a decorator that adds the common flags and passes them as the first argument.
 
-    `output` adds -o and --no-headers; `cluster` the flags that choose cluster and namespace.
+    `output` adds -o and --no-headers; `cluster` the flags that choose cluster and namespace;
+    `columns` lets -o name columns of a table, or be csv, and adds --sort.
     """
 
     def decorate(function: F) -> F:
         def wrapper(**options: Any) -> Any:
-            return function(_collect(options), **options)
+            return function(_collect(options, columns=columns), **options)
 
         wrapper.__name__ = function.__name__
         wrapper.__doc__ = function.__doc__
         marked: Any = wrapper
         # click keeps parameters on the function, the last one first; the common ones come last.
-        for option in reversed(_options(output=output, cluster=cluster)):
+        for option in reversed(_options(output=output, cluster=cluster, columns=columns)):
             marked = option(marked)
         marked.__click_params__ += getattr(function, "__click_params__", [])
         return marked
@@ -238,13 +269,19 @@ def common(*, output: bool = True, cluster: bool = True) -> Callable[[F], F]:
     return decorate
 
 
-def _options(*, output: bool, cluster: bool) -> list[Callable[[Any], Any]]:
+def _options(*, output: bool, cluster: bool, columns: bool) -> list[Callable[[Any], Any]]:
     options: list[Callable[[Any], Any]] = []
+    more = ", csv, or columns as NAME,STATE" if columns else ""
+    if columns:
+        options.append(click.option(
+            "--sort", metavar="COLUMN", default="",
+            help="Sort by a column; with a dash before it the largest first.",
+        ))  # fmt: skip
     if output:
         options += [
             click.option("-o", "--output", metavar="FORMAT", default="table", show_default=True,
                          shell_complete=words(*(each.value for each in Format)),
-                         help="table, wide, json, yaml or name."),
+                         help=f"table, wide, json, yaml or name{more}."),
             click.option("--no-headers", is_flag=True, help="Leave the header line out."),
         ]  # fmt: skip
     if cluster:
@@ -297,7 +334,7 @@ def check_choice(given: str, known: Collection[str], flag: str) -> None:
         )  # fmt: skip
 
 
-def _collect(options: dict[str, Any]) -> Common:
+def _collect(options: dict[str, Any], *, columns: bool) -> Common:
     """Take the common flags out of `options`."""
     given: str = options.pop("output", "table")
     known = {format_.value: format_ for format_ in Format}
@@ -306,6 +343,12 @@ def _collect(options: dict[str, Any]) -> Common:
             Code.BAD_VALUE, f"-o: '{given}' must be one of {', '.join(known)}",
             help=("-o is the form of this command's output; what a job writes: fairlead logs JOB",),
         )  # fmt: skip
+    names: tuple[str, ...] = ()
+    is_csv = columns and given == "csv"
+    if columns and given not in (*known, "csv"):
+        names, given = tuple(given.split(",")), Format.WIDE.value
+    elif is_csv:
+        given = Format.WIDE.value
     check_choice(given, known, "-o")
     no_color = options.pop("no_color") or bool(os.environ.get("NO_COLOR"))
     return Common(
@@ -318,4 +361,7 @@ def _collect(options: dict[str, Any]) -> Common:
         color=not no_color and terminal.is_terminal() and os.environ.get("TERM") != "dumb",
         quiet=options.pop("quiet"),
         verbosity=options.pop("verbose"),
+        columns=names,
+        sort=options.pop("sort", "") if columns else "",
+        is_csv=is_csv,
     )

@@ -1,4 +1,6 @@
-"""What `cancel`, `hold`, `release`, `priority` and `update` write into a job or an array (pure)."""
+"""What `cancel`, `hold`, `release`, `requeue`, `priority` and `update` write into a job or an array
+(pure).
+"""
 
 from __future__ import annotations
 
@@ -35,6 +37,8 @@ class ChangeVerb:
     #: What counts until the job queues, or until it begins: flags, for a refusal afterwards.
     until_queued: str = ""
     until_begun: str = ""
+    #: It names the attempt that is to end, so that it ends no later one.
+    is_of_attempt: bool = False
 
     def comes_too_late(self, job: Job) -> str:
         """Return why it would change nothing of a job any more; "" where it does."""
@@ -42,16 +46,25 @@ class ChangeVerb:
             return f"{self.until_queued} counts before a job queues, and it has queued already"
         if self.until_begun and has_begun(job):
             return f"{self.until_begun} counts before a job begins, and it has begun already"
+        if self.is_of_attempt and job.spec.cancel:
+            return "it is being cancelled"
+        if self.is_of_attempt and job.status.current_attempt is None:
+            return "it is in the queue, and nothing of it runs"
         return ""
 
     def patch_of(self, work: Job | JobArray) -> Mapping[str, Any]:
         """Return what is written into a job or an array."""
+        if self.is_of_attempt and isinstance(work, Job):
+            attempt = work.status.current_attempt
+            return {"spec": {"requeueAttempt": attempt.number if attempt is not None else 0}}
         if self.is_of_template and isinstance(work, JobArray):
             return {"spec": {"template": self.patch["spec"]}}
         return self.patch
 
     def is_done(self, work: Job | JobArray) -> bool:
         """True when the spec says so already."""
+        if self.is_of_attempt:
+            return False
         spec = work.spec
         of_jobs = spec.template if isinstance(spec, JobArraySpec) else spec
         values = {
@@ -68,6 +81,7 @@ class ChangeVerb:
 CANCEL = ChangeVerb("cancel", {"spec": {"cancel": True}}, "cancelled", "is being cancelled already")
 HOLD = ChangeVerb("hold", {"spec": {"suspend": True}}, "held", "is held already")
 RELEASE = ChangeVerb("release", {"spec": {"suspend": False}}, "released", "is not held")
+REQUEUE = ChangeVerb("requeue", {}, "queued again", "", is_of_jobs_alone=True, is_of_attempt=True)
 
 
 def priority_change(class_name: str) -> ChangeVerb:

@@ -19,7 +19,7 @@ COMMANDS = {
     "sinfo": "fairlead nodes",
     "scancel": "fairlead cancel JOB",
     "sacct": "fairlead history",
-    "scontrol": "fairlead hold, release, update or why, each with JOB",
+    "scontrol": "fairlead hold, release, requeue, update or why, each with JOB",
     "sattach": "fairlead logs -f JOB",
     "sprio": "fairlead ps -o wide shows priorities, fairlead why JOB its place in the queue",
     "sreport": "fairlead usage --by team,user",
@@ -52,25 +52,22 @@ _RUN = {
     "--interactive": "--pty gives the command this terminal",
 }
 _WIDE = "-o wide shows more columns; -o json everything"
-_USER = "--user NAME"
-_CANCEL_BY = "fairlead cancel $(fairlead ps {} -o name)"
 #: Of each command: Slurm's flags, long and short, and what to write.
 _FLAGS: dict[str, dict[tuple[str, ...], str]] = {
     "ps": {
-        ("-u",): _USER,
         ("-t", "--states"): "--state STATE: Waiting, Running, Held, ...",
         ("--start",): "fairlead why JOB says when it may start",
-        ("-i", "--iterate"): "watch fairlead ps",
+        ("-i", "--iterate"): "--watch",
+        ("--nodelist",): "--node NODE",
+        ("-S",): "--sort COLUMN",
         ("-j", "--job", "--jobs"): "fairlead why JOB",
         ("-p", "--partition"): "there are no partitions; -n NAMESPACE, or -A for all namespaces",
         ("--format", "-O", "--Format"): _WIDE,
         ("-h", "--noheader"): "--no-headers",
     },
     "cancel": {
-        ("-u", "--user"): _CANCEL_BY.format("--user NAME"),
-        ("--me",): _CANCEL_BY.format("--me"),
-        ("-t", "--state"): _CANCEL_BY.format("--state STATE"),
-        ("--name", "--jobname"): "the name of a job is its id: fairlead cancel NAME",
+        ("-t",): "--state STATE",
+        ("--jobname",): "--name PATTERN, or the name itself",
         ("-s", "--signal"): "members get SIGTERM, and SIGKILL after their grace period; there is "
         "no other signal",
     },
@@ -83,7 +80,6 @@ _FLAGS: dict[str, dict[tuple[str, ...], str]] = {
     "history": {
         ("-j", "--jobs"): "fairlead history JOB",
         ("-S", "--starttime"): "--since DURATION, such as 7d",
-        ("-u",): _USER,
         ("-s",): "--state STATE: Succeeded, Failed or Cancelled",
         ("-l", "--long", "--format"): _WIDE,
     },

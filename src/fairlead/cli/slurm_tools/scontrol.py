@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import os
+import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
 
 from fairlead import __version__, terminal
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS
+from fairlead.api.status import NotFound
 from fairlead.api.values.indices import INDEX_MAX
+from fairlead.cli.cluster.dependencies import named_after, resolved_after
 from fairlead.cli.cluster.numbers import find_numbered, parse_number
 from fairlead.cli.commands.change import change_reference
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.formats.text import parse_slurm_time
 from fairlead.cli.job_request.arrays import ArrayReference
-from fairlead.cli.job_request.change_verbs import HOLD, RELEASE, ChangeVerb
+from fairlead.cli.job_request.change_verbs import (
+    HOLD,
+    NONE,
+    RELEASE,
+    ChangeVerb,
+    priority_change,
+    read_update,
+    update_change,
+)
+from fairlead.cli.job_request.flags import Flag, FlagValue
 from fairlead.cli.job_request.node_kinds import Labels
+from fairlead.cli.script.header import parse_header
 from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION
 from fairlead.cli.slurm_tools import sinfo
 from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_SACCT, BY_WIDE, memory
@@ -222,7 +233,7 @@ def _requeue(common_: Common, texts: list[str]) -> int:
                 raise ToolError(f"name one element of the array, such as {text}_0")
             job = api.get(JOBS, f"{found.metadata.name}-{numbered.indices}", namespace=space)
         assert isinstance(job, Job)
-        if job.is_finished:
+        if job.is_finished or job.spec.cancel:
             raise ToolError(f"Job/step already completing or completed for job {text}")
         attempt = job.status.current_attempt
         if attempt is None:
@@ -233,7 +244,9 @@ def _requeue(common_: Common, texts: list[str]) -> int:
 
 
 def _update(common_: Common, words: list[str]) -> int:
-    """Change the time limit of a job, or how many elements of an array run at a time."""
+    """Change when a job may start, how long it may run and its rank, or how many elements of an
+    array run at a time.
+    """
     values = {name.lower(): value for name, _, value in (word.partition("=") for word in words)}
     text = values.pop("jobid", values.pop("job", ""))
     if not text:
@@ -241,37 +254,69 @@ def _update(common_: Common, words: list[str]) -> int:
     api = common_.connect()
     space = common_.space(api.connection.namespace)
     found = _found(api, space, text)
-    spec: dict[str, Any] = {}
-    for name, value in values.items():
-        change = _UPDATES.get(name)
-        if change is None:
-            raise ToolError(f"Update of this parameter is not supported: {name}",
-                            "what there is: TimeLimit, ArrayTaskThrottle")  # fmt: skip
-        spec |= change(value, isinstance(found, JobArray))
-    resource = JOB_ARRAYS if isinstance(found, JobArray) else JOBS
-    api.patch(resource, found.metadata.name, {"spec": spec}, namespace=space)
+    unknown = [name for name in values if name not in _UPDATES and name not in _OTHER_UPDATES]
+    if unknown:
+        raise ToolError(f"Update of this parameter is not supported: {unknown[0]}",
+                        "what there is: TimeLimit, StartTime, Deadline, Dependency, "
+                        "ReservationName, QOS, ArrayTaskThrottle")  # fmt: skip
+    changes = list(_changes(common_, api, space, values))
+    if (limit := values.get("arraytaskthrottle")) is not None:
+        if not isinstance(found, JobArray) or not limit.isdecimal():
+            raise ToolError("ArrayTaskThrottle is a number, and for arrays")
+        api.patch(JOB_ARRAYS, found.metadata.name, {"spec": {"parallelism": int(limit) or None}},
+                  namespace=space)  # fmt: skip
+    numbered = parse_number(text)
+    reference = ArrayReference(found.metadata.name, numbered.indices if numbered else None)
+    for change in changes:
+        _, problem = change_reference(common_, api, change, space=space, reference=reference)
+        if problem is not None:
+            raise ToolError(f"{problem.message} for job {text}")
     return 0
 
 
-def _time_limit(value: str, is_array: bool) -> dict[str, Any]:  # noqa: FBT001
-    if is_array:
-        raise ToolError("the time limit of an array cannot be changed; name one of its elements")
-    try:
-        return {"timeLimitSeconds": int(parse_slurm_time(value))}
-    except ValueError as error:
-        raise ToolError(f"Invalid TimeLimit value: {error}") from error
+def _exists(api: Api, space: str, name: str) -> bool:
+    for resource in (JOBS, JOB_ARRAYS):
+        with suppress(NotFound):
+            api.get(resource.only_metadata, name, namespace=space)
+            return True
+    return False
 
 
-def _throttle(value: str, is_array: bool) -> dict[str, Any]:  # noqa: FBT001
-    if not is_array or not value.isdecimal():
-        raise ToolError("ArrayTaskThrottle is a number, and for arrays")
-    return {"parallelism": int(value) or None}
+#: The parameters that sbatch has as an option, and that option.
+_UPDATES = {
+    "timelimit": "time", "starttime": "begin", "eligibletime": "begin", "deadline": "deadline",
+    "dependency": "dependency", "reservationname": "reservation",
+}  # fmt: skip
+_OTHER_UPDATES = ("qos", "arraytaskthrottle")
 
 
-_UPDATES: dict[str, Callable[[str, bool], dict[str, Any]]] = {
-    "timelimit": _time_limit,
-    "arraytaskthrottle": _throttle,
-}
+def _changes(
+    common_: Common, api: Api, space: str, values: Mapping[str, str]
+) -> Iterator[ChangeVerb]:
+    """Yield what parameters change of a job: their values are read as those of sbatch's options,
+    and an empty one takes away what there was. ToolError.
+    """
+    given = {_UPDATES[name]: value for name, value in values.items() if name in _UPDATES}
+    lines = [shlex.quote(f"--{option}={value}") for option, value in given.items() if value]
+    header = parse_header(f"#!/bin/sh\n#SBATCH {' '.join(lines)}\n", file="update")
+    if header.problems:
+        raise ToolError(header.problems[0].message)
+    flags = (Flag.TIME, Flag.BEGIN, Flag.DEADLINE, Flag.AFTER, Flag.RESERVATION)
+    givens = {flag: header.givens[flag] for flag in flags if flag in header.givens}
+    for option, value in given.items():
+        if not value or (option == "time" and Flag.TIME not in givens):  # UNLIMITED
+            flag = {"dependency": Flag.AFTER}.get(option) or Flag(option)
+            givens[flag] = (FlagValue(NONE, option),)
+    if givens:
+        request = read_update(givens, time.time())
+        after = resolved_after(api, space, named_after(api, space, request.after))
+        if missing := [each.job for each in after if not _exists(api, space, each.job)]:
+            raise ToolError(f"Job dependency problem: no job {missing[0]}")
+        yield update_change(givens, request, after)
+    if qos := values.get("qos"):
+        from fairlead.cli.cluster.cluster_settings import settings_or_defaults
+
+        yield priority_change(settings_or_defaults(common_, api).slurm.qos.get(qos, qos))
 
 
 # Nodes and partitions

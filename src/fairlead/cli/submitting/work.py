@@ -20,7 +20,7 @@ from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.jobs.simulated import is_simulated
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, SECRETS, Resource
-from fairlead.cli.cluster.dependencies import after_jobs_of, resolved_after
+from fairlead.cli.cluster.dependencies import after_jobs_of, named_after, resolved_after
 from fairlead.cli.cluster.embedded import is_embedded
 from fairlead.cli.cluster.lookup import missing_job
 from fairlead.cli.connection.common import Common, now
@@ -219,6 +219,9 @@ def _waiting_for(
     space, base = named
     if request.is_singleton:
         request = replace(request, after=(*request.after, *after_jobs_of(api, space, base)))
+    unknown = [after for after in request.after if after.job not in taken]
+    if unknown:  # else nothing is asked of the server
+        request = replace(request, after=named_after(api, space, request.after))
     missing = [after.job for after in request.after if after.job not in taken]
     if missing:
         code = Code.NO_SUCH_DEPENDENCY

@@ -82,15 +82,13 @@ def choose_arrays(arrays: Iterable[JobArray], choice: JobChoice) -> list[JobArra
     live: list[JobArray] = []
     finished: list[JobArray] = []
     for array in arrays:
-        is_of_user = array.metadata.annotations.get(names.SUBMITTED_BY) == choice.user
-        if (choice.user and not is_of_user) or (
-            choice.states and array_state(array) not in choice.states
-        ):
+        is_in_state = choice.includes_state(array_state(array))
+        if not (is_in_state and choice.includes_meta(array.metadata)) or choice.node:
             continue
         (finished if array.is_finished else live).append(array)
     finished.sort(key=lambda each: (each.status.finished_at or "", each.metadata.key))
     live.sort(key=lambda each: (each.metadata.creation_timestamp or "", each.metadata.key))
-    if not choice.shows_all and not choice.states:
+    if choice.shows_few:
         finished = finished[-FINISHED_SHOWN_MAX:]
     return [*finished, *live]
 

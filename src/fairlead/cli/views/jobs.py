@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from fairlead.api.jobs.job import Attempt, Job, JobState, VerdictStatus
 from fairlead.api.jobs.job_array import JobArray, array_number_of, element_index_of
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.jobs.simulated import is_simulated
-from fairlead.api.meta import find_condition, is_true
+from fairlead.api.meta import ObjectMeta, find_condition, is_true
 from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.formats.text import natural
@@ -56,27 +57,55 @@ NAMESPACE_COLUMN = Column("NAMESPACE")
 _NOT_WIDE = ("",) * sum(column.wide_only for column in COLUMNS)
 
 
+STATES = tuple(state.value for state in JobState)
+
+
 @dataclass(frozen=True, slots=True)
 class JobChoice:
     """Which jobs to show: with `shows_all` every finished one, else the last few.
 
     Only those of a user where one is named, and only those in one of the `states` where there are
-    some; then all of them.
+    some; then all of them. `name` is a pattern with * and ?; `node` one that they have, or had
+    last; `since` and `until` are instants between which they were submitted.
     """
 
     shows_all: bool = False
     states: frozenset[str] = frozenset()
     user: str = ""
+    name: str = ""
+    node: str = ""
+    since: float | None = None
+    until: float | None = None
 
     @property
     def is_of_all(self) -> bool:
-        """True where no user and no state is named."""
-        return not (self.user or self.states)
+        """True where nothing is asked of a job."""
+        return self == JobChoice(self.shows_all)
+
+    @property
+    def shows_few(self) -> bool:
+        """True where only the last ones that ended are wanted."""
+        return self == JobChoice(user=self.user)
 
     def includes(self, job: Job) -> bool:
-        """True for a job of the user, in one of the states."""
-        is_of_user = job.metadata.annotations.get(names.SUBMITTED_BY) == self.user or not self.user
-        return is_of_user and (state_of(job) in self.states or not self.states)
+        """True for a job of the user, in one of the states, and so on."""
+        placement = job.status.placement
+        is_there = not self.node or (placement is not None and self.node in nodes_of(placement))
+        return is_there and self.includes_state(state_of(job)) and self.includes_meta(job.metadata)
+
+    def includes_state(self, state: str) -> bool:
+        """True for one of the states."""
+        return state in self.states or not self.states
+
+    def includes_meta(self, metadata: ObjectMeta) -> bool:
+        """True for a job or an array of the user, of such a name, submitted in this time."""
+        if self.user and metadata.annotations.get(names.SUBMITTED_BY) != self.user:
+            return False
+        if self.name and not fnmatchcase(metadata.name, self.name):
+            return False
+        at = _instant(metadata.creation_timestamp) or 0.0
+        is_late = self.since is None or at >= self.since
+        return is_late and (self.until is None or at <= self.until)
 
 
 def choose_jobs(jobs: Iterable[Job], choice: JobChoice) -> list[Job]:
@@ -86,7 +115,7 @@ def choose_jobs(jobs: Iterable[Job], choice: JobChoice) -> list[Job]:
     for job in jobs if choice.is_of_all else filter(choice.includes, jobs):
         (finished if job.is_finished else live).append(job)
     finished = _in_order(finished, lambda job: job.status.finished_at or "")
-    if not choice.shows_all and not choice.states:
+    if choice.shows_few:
         finished = finished[-FINISHED_SHOWN_MAX:]
     return [*finished, *_in_order(live, lambda job: job.metadata.creation_timestamp or "")]
 
