@@ -68,12 +68,35 @@ def _taints(shell: Shell, name: str) -> list[str]:
     return [key for key in found if key == "fairlead.dev/unhealthy"]
 
 
+def _boot(tree: HostTree) -> str:
+    return (tree.root / "proc/sys/kernel/random/boot_id").read_text()
+
+
 def _places(shell: Shell, job: str) -> list[str]:
     placement = shell.job(job)["status"].get("placement", {})
     return sorted(node for role in placement.get("roles", []) for node in role["nodes"])
 
 
-def test_a_line_of_the_kernel_moves_a_gang_and_a_reboot_brings_the_node_back(
+def _agent_config(folder: Path, tree: HostTree) -> str:
+    """Let the agent start its machine again: another boot, as the kernel shows it."""
+    (folder / "pods").write_text('{"items": []}')
+    reboot = folder / "reboot"
+    boot_id = tree.root / "proc/sys/kernel/random/boot_id"
+    reboot.write_text(f"#!/bin/sh\necho {NEXT_BOOT} > {boot_id}\n: > {tree.root}/dev/kmsg\n")
+    reboot.chmod(0o755)
+    config = folder / "agent.yaml"
+    config.write_text(f"""
+repairs:
+  resets: true
+  reboots: true
+  requests: {folder}/requests
+  pods: {folder}/pods
+  rebootCommand: [{reboot}]
+""")
+    return str(config)
+
+
+def test_a_line_of_the_kernel_moves_a_gang_and_its_agent_reboots_the_machine(
     shell: Shell, tmp_path: Path
 ) -> None:
     shell.up("--nodes", "4", "--listen", "127.0.0.1:0", "--settings", "settings.yaml",
@@ -88,10 +111,11 @@ def test_a_line_of_the_kernel_moves_a_gang_and_a_reboot_brings_the_node_back(
     tree = HostTree(tmp_path / "machine")
     report = tmp_path / "report.json"
     agent = ("agent", "run", "--root", str(tree.root), "--state", str(tmp_path / "agent.db"),
-             "--report", str(report))  # fmt: skip
+             "--report", str(report), "--config", _agent_config(tmp_path, tree))  # fmt: skip
     with ExitStack() as stack, _running(shell, *agent) as first:
         eventually(report.exists, expected=True)
-        stack.enter_context(_running(shell, "collector", "--report", str(report), "--node", sick))
+        stack.enter_context(_running(shell, "collector", "--report", str(report), "--node", sick,
+                                     "--requests", str(tmp_path / "requests")))  # fmt: skip
         path = f"/apis/fairlead.dev/v1alpha1/nodereports/{sick}"
         eventually(lambda: shell.get(path)[0], 200)
         assert _taints(shell, sick) == []
@@ -113,17 +137,25 @@ def test_a_line_of_the_kernel_moves_a_gang_and_a_reboot_brings_the_node_back(
         assert "next      the agent resets the GPU" in shown
         assert "nothing runs on it" in shown
         assert sick in shell.run("nodes", "-R").out
-        first.terminate()
+        # No GPU of the driver is there to be reset, so the agent is asked for a reboot, and that
+        # of the next boot finds nothing any more.
+        eventually(lambda: NEXT_BOOT in _boot(tree), expected=True)
+        assert _taints(shell, sick) == ["fairlead.dev/unhealthy"]
+        first.kill()
         first.wait(PATIENCE_SECONDS)
-
-        # A person reboots the machine: the agent of the next boot finds nothing any more.
         tree.boots(NEXT_BOOT)
         with _running(shell, *agent):
             eventually(lambda: _taints(shell, sick), [])
+            answered = shell.get(path)[1]["status"]["answered"]
+        assert (answered["answer"], answered["message"]) == (
+            "Done",
+            "the machine has started again",
+        )
         assert "resetting" not in shell.run("node", sick).out
     history = shell.run("node", "show", sick, "--history").out
-    for action in ("Cordon", "Resetting", "Validating", "Ready"):
+    for action in ("Cordon", "Resetting", "Rebooting", "Validating", "Ready"):
         assert action in history
+    assert "the agent refused: no such GPU is here: 0000:3b:00" in history
 
 
 def test_people_empty_a_node_and_take_it_back(shell: Shell) -> None:

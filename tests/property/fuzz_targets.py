@@ -224,6 +224,11 @@ def _files() -> Iterator[Target]:
     yield file("node.tuning.profile:parse_profile", ("lines: []\n",), more=("source",))
     yield Target("node.node_report:decode_report", (b'{"version":1}', b'{"node":"\xff"}'),
                  (UnreadableReport,))  # fmt: skip
+    asked = (
+        b'{"version":1,"id":"a","action":"Reboot","bootId":"b",'
+        b'"expiresAt":"2026-01-01T00:00:00Z","components":["0000:3b:00"]}'
+    )
+    yield Target("node.repairs.request:decode_request", (asked,), (ValueError,))
     yield Target("node.shaping.limits:decode_rates", (b'{"teams":[]}',), (ValueError,))
     yield file("node.sources.disks:parse_mounts", ("36 35 98:0 / /mnt rw - ext3 /dev/x rw\n",),
                more=(("ext3",),))  # fmt: skip

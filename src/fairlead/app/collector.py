@@ -25,13 +25,16 @@ from fairlead.api.cluster.node_report import (
     NodeReportStatus,
     ReportedTraffic,
 )
+from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.network import HELD_BACK_SECONDS_MIN
+from fairlead.model.health.node_record import record_of
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
+from fairlead.node.repairs import REQUEST_VERSION, RepairRequest, encode_request
 from fairlead.node.shaping import RATES_VERSION, EgressRates, TeamRate
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -47,6 +50,8 @@ START_SECONDS = 10.0
 _SPREAD = 0.2
 #: Between two reads of the node's shares of teams' budgets, while its pods use them.
 ASK_SECONDS = 10.0
+#: Between two looks at what the agent is asked for: while its node has faults, and otherwise.
+REQUEST_SECONDS_MIN, REQUEST_SECONDS = 15.0, 60.0
 #: An agent keeps 1,000 faults; its report has a fourth of this at most.
 REPORT_BYTES_MAX = 4 << 20
 #: Begins the name of a report that nobody writes: whether it could be is tried.
@@ -61,7 +66,7 @@ TRAFFIC_SECONDS, _RATE_MIN, _RATE_FACTOR = 60.0, 10**6, 2
 class Collector:
     """Runs until it is stopped. `read` returns what the agent last wrote; OSError.
 
-    `tell` replaces the agent's file of shares of teams' budgets; OSError.
+    `tell` replaces the agent's file of shares of teams' budgets, `ask` that of requests; OSError.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class Collector:
         read: Callable[[], bytes],
         *,
         tell: Callable[[bytes], None] | None = None,
+        ask: Callable[[bytes], None] | None = None,
         clock: Clock,
         rng: random.Random,
         log: Logger = SILENT,
@@ -83,6 +89,9 @@ class Collector:
         #: The spec of the report, as the agent's file has it.
         self._told: NodeReportSpec | None = None
         self._asked_at = float("-inf")
+        self._hand_over = ask
+        self._handed: bytes | None = None
+        self._requests_at = float("-inf")
         self._clock = clock
         self._log = log
         self._stop = asyncio.Event()
@@ -105,6 +114,7 @@ class Collector:
         while not self._stop.is_set():
             try:
                 await self.look()
+                await self.ask_agent()
                 delay = wait = LOOK_SECONDS
                 self._note("")
             except (OSError, UnreadableReport) as error:
@@ -143,6 +153,23 @@ class Collector:
         self._pass_on(written.spec, now)
         self._written, self._written_at = new, instant
         self._confirm_seconds = self._spread(CONFIRM_SECONDS)
+
+    async def ask_agent(self) -> None:
+        """Hand over what the node's record asks of its agent; ApiError, OSError.
+
+        The record is of the Node that this collector's token names; nothing else is asked for.
+        """
+        instant = asyncio.get_running_loop().time()
+        if self._hand_over is None or instant < self._requests_at:
+            return
+        written = self._written
+        is_sick = written is not None and any(each.action.asks for each in written.faults)
+        wait = REQUEST_SECONDS_MIN if is_sick or self._handed else REQUEST_SECONDS
+        self._requests_at = instant + self._spread(wait)
+        text = encode_request(_request_of(await self._client.get(NODES, self._node)))
+        if text != self._handed:
+            self._hand_over(text)
+            self._handed = text
 
     async def _write(self, known: NodeReport | None, new: NodeReportStatus) -> NodeReport:
         """Return the object as it is with a new status; ApiError.
@@ -229,6 +256,19 @@ class Collector:
         if trouble and trouble != self._trouble:
             self._log.warning(trouble, node=self._node)
         self._trouble = trouble
+
+
+def _request_of(node: Node) -> RepairRequest | None:
+    """Return what the record of a node asks of its agent; None: nothing that could be done."""
+    record = record_of(node.metadata.annotations)
+    if record is None or record.request is None or record.deadline is None or not record.tries:
+        return None
+    asked, boot_id = record.request, record.tries[-1].boot_id
+    if not boot_id:
+        return None
+    return RepairRequest(
+        REQUEST_VERSION, asked.id, asked.action, boot_id, record.deadline, asked.components
+    )
 
 
 def _is_news(old: NodeReportStatus, new: NodeReportStatus, confirm_seconds: float) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 from fairlead.node.files import replace_file
 from fairlead.node.host import Host
 from fairlead.node.readers import Reader
+from fairlead.node.repairs import Repairs
 from fairlead.node.report import report_of
 from fairlead.node.source import AnySource
 from fairlead.node.state import State, StateError
@@ -31,7 +32,8 @@ class Agent:
 
     def __init__(
         self, host: Host, sources: Sequence[AnySource], state: State, *, report: Path,
-        read_seconds_max: float, report_seconds: float, log: Logger = SILENT,
+        read_seconds_max: float, report_seconds: float, repairs: Repairs | None = None,
+        log: Logger = SILENT,
     ) -> None:  # fmt: skip
         self._log = log
         self._host = host
@@ -40,6 +42,7 @@ class Agent:
         self._report = report
         self._read_seconds_max = read_seconds_max
         self._report_seconds = report_seconds
+        self._repairs = repairs
         self._watch = MachineWatch(sources, state.load(), boot_id=host.boot_id(), now=host.now())
         self._machine_id = host.machine_id()
         self._stop = asyncio.Event()
@@ -59,6 +62,8 @@ class Agent:
         self._write_report(asyncio.get_running_loop().time())
         async with asyncio.TaskGroup() as group:
             followers = [group.create_task(self._follow(each)) for each in self._sources]
+            if self._repairs is not None:
+                followers.append(group.create_task(self._repair(self._repairs)))
             await self._report_on_changes()
             for task in followers:
                 task.cancel()
@@ -78,6 +83,19 @@ class Agent:
                 return
             due = max(due + source.period_seconds, loop.time())
             await asyncio.sleep(due - loop.time())
+
+    async def _repair(self, repairs: Repairs) -> None:
+        """Follow what the controllers ask for, until cancelled."""
+        while True:
+            try:
+                after = await repairs.step()
+                self._watch.gpus_reset(after.gpus_reset, self._host.now().time)
+            except StateError as error:  # nothing is done that is not kept
+                self._log.warning("Left a request aside", error=str(error))
+            except Exception as error:  # noqa: BLE001 # ours: it stops repairs only
+                self._log.error("Stopped repairs", exc_info=error)
+                return
+            await asyncio.sleep(TICK_SECONDS)
 
     async def _report_on_changes(self) -> None:
         loop = asyncio.get_running_loop()
@@ -107,10 +125,11 @@ class Agent:
         report = report_of(
             self._watch, self._host.now(), not_kept=self._not_kept, machine_id=self._machine_id,
             counted=(each.usage() for each in self._sources),
+            repair=None if self._repairs is None else self._repairs.latest,
         )  # fmt: skip
         sources = [(each.source, each.state, each.lost, each.unreadable) for each in report.sources]
         changed = (report.faults, report.ended, report.skipped, report.not_kept, report.tuning,
-                   report.hardware, sources)  # fmt: skip
+                   report.hardware, report.repair, sources)  # fmt: skip
         if changed != self._published or now - self._published_at >= self._report_seconds:
             replace_file(self._report, msgspec.json.encode(report) + b"\n", mode=0o644)
             self._published, self._published_at = changed, now

@@ -25,6 +25,7 @@ from fairlead.api.cluster.node_report import (
     VALUE_MAX,
     WHY_MAX,
     Action,
+    AgentAnswer,
     NodeReportStatus,
     Recovery,
     ReportedFault,
@@ -36,12 +37,13 @@ from fairlead.api.cluster.node_report import (
     ReportedTeamEgress,
     ReportedTraffic,
     ReportedTuning,
+    RequestAnswer,
     Severity,
     SourceState,
 )
 from fairlead.api.meta import to_wire
 from fairlead.api.values.times import format_time, parse_time
-from fairlead.node.report import VERSION, FaultLine, Report, SourceLine
+from fairlead.node.report import VERSION, FaultLine, RepairLine, Report, SourceLine
 from fairlead.node.shaping import ShapingUsage, TeamEgress
 from fairlead.node.sources.tuning import TuningMemory
 from fairlead.node.traffic import TrafficUsage
@@ -96,7 +98,12 @@ def _status(report: Report, node_uid: str, now: float) -> NodeReportStatus:
         tuning=_tuning(report.tuning) if report.tuning else None,
         shaping=_shaping(report.shaping) if report.shaping else None,
         traffic=_traffic(report.traffic) if report.traffic else None,
+        answered=_answer(report.repair) if report.repair else None,
     )
+
+
+def _answer(line: RepairLine) -> RequestAnswer:
+    return RequestAnswer(line.id[:ID_MAX], AgentAnswer(line.answer), line.message[:WHY_MAX])
 
 
 def _fault(line: FaultLine) -> ReportedFault:

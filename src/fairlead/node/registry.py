@@ -10,7 +10,12 @@ from msgspec.structs import replace
 from fairlead.api.cluster.node_report import TuningMode
 from fairlead.input.sections import load
 from fairlead.node.host import Host
-from fairlead.node.settings import AgentSettings, ShapingSettings, TrafficSettings
+from fairlead.node.settings import (
+    AgentSettings,
+    RepairSettings,
+    ShapingSettings,
+    TrafficSettings,
+)
 from fairlead.node.source import AnySource
 from fairlead.node.sources import (
     clock,
@@ -74,6 +79,7 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     yield from unknown_facts(settings.tuning.facts, "tuning.facts")
     yield from traffic.conflicts(settings.traffic)
     yield from shaping.conflicts(settings)
+    yield from _of_repairs(settings.repairs)
     for path, codes in (("gpu.xid", settings.gpu.xid), ("gpu.sxid", settings.gpu.sxid)):
         for code in codes:
             if not (code.isascii() and code.isdecimal()):
@@ -87,6 +93,12 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     ):  # fmt: skip
         if low > high:
             yield path, f"{low} is more than what is critical, {high}"
+
+
+def _of_repairs(settings: RepairSettings) -> Iterator[tuple[str, str]]:
+    for name, value in (("requests", settings.requests), ("pods", settings.pods)):
+        if (settings.resets or settings.reboots) and not value:
+            yield f"repairs.{name}", "it takes a value with repairs.resets or repairs.reboots"
 
 
 def load_settings(file: str) -> AgentSettings:

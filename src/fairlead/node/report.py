@@ -14,6 +14,7 @@ from fairlead.node.source import SkippedCheck, SourceHealth
 from fairlead.node.sources import hardware, tuning
 from fairlead.node.sources.hardware import HardwareMemory
 from fairlead.node.sources.tuning import TuningMemory
+from fairlead.node.state import KeptRepair
 from fairlead.node.traffic.usage import TrafficUsage
 from fairlead.node.watch import MachineWatch
 
@@ -60,6 +61,16 @@ class SourceLine(msgspec.Struct, frozen=True, rename="camel"):
     checks: tuple[str, ...] = ()
 
 
+class RepairLine(msgspec.Struct, frozen=True, rename="camel"):
+    """The latest request to the agent, and its answer."""
+
+    id: str
+    action: str
+    answer: str
+    at: str
+    message: str = ""
+
+
 class Report(msgspec.Struct, frozen=True, rename="camel"):
     """All that is known. `not_kept` says why the state could not be written, or was replaced.
 
@@ -82,15 +93,17 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     traffic: TrafficUsage | None = None
     shaping: ShapingUsage | None = None
     hardware: dict[str, str] = {}
+    repair: RepairLine | None = None
 
 
 def report_of(
     watch: MachineWatch, now: Moment, *, not_kept: str = "", machine_id: str = "",
-    counted: Iterable[TrafficUsage | ShapingUsage | None] = (),
+    counted: Iterable[TrafficUsage | ShapingUsage | None] = (), repair: KeptRepair | None = None,
 ) -> Report:  # fmt: skip
     """Return the report of this instant.
 
-    `machine_id` names the hardware, `counted` is what sources have counted.
+    `machine_id` names the hardware, `counted` is what sources have counted, `repair` the latest
+    request to the agent.
     """
     found = tuple(counted)
     return Report(
@@ -110,7 +123,13 @@ def report_of(
         next((each for each in found if isinstance(each, TrafficUsage)), None),
         next((each for each in found if isinstance(each, ShapingUsage)), None),
         _hardware(watch),
+        None if repair is None else _repair_line(repair),
     )
+
+
+def _repair_line(repair: KeptRepair) -> RepairLine:
+    return RepairLine(repair.id, repair.action.value, repair.answer.value,
+                      format_time(repair.at), repair.message)  # fmt: skip
 
 
 def _hardware(watch: MachineWatch) -> dict[str, str]:

@@ -300,6 +300,56 @@ class ShapingSettings(Section, frozen=True):
     ] = ""  # fmt: skip
 
 
+Command = Annotated[str, Meta(min_length=1, max_length=512)]
+
+
+class RepairSettings(Section, frozen=True):
+    """Resets of GPUs and reboots that the controllers ask for."""
+
+    resets: Annotated[bool, about("GPUs that no process holds are reset when it is asked for.")] = (
+        False
+    )
+    reboots: Annotated[bool, about("The machine starts again when it is asked for.")] = False
+    requests: Annotated[
+        str, Meta(max_length=512, description="File in which the collector leaves what is asked "
+                  "for (--requests); empty: none."),
+    ] = ""  # fmt: skip
+    pods: Annotated[
+        str, Meta(max_length=512, description="URL of the kubelet's pods, such as "
+                  "https://127.0.0.1:10250/pods, or a file with its answer: while a pod that is "
+                  "of no DaemonSet has not ended, nothing is done."),
+    ] = ""  # fmt: skip
+    token_file: Annotated[
+        str, Meta(max_length=512, description="File of the token for the kubelet; empty: none.")
+    ] = ""
+    ca_file: Annotated[
+        str, Meta(max_length=512, description="File of the certificates that the kubelet's is "
+                  "checked with; empty: those of the machine."),
+    ] = ""  # fmt: skip
+    resets_per_day_max: Annotated[int, within(1, 24, "Resets within 24 hours, whoever asks.")] = 4
+    reboots_per_day_max: Annotated[int, within(1, 24, "Reboots within 24 hours, whoever asks.")] = 2
+    reset_command: Annotated[
+        tuple[Command, ...],
+        Meta(min_length=1, max_length=16, description="Command that resets GPUs; -i and their "
+             "addresses follow."),
+    ] = ("nvidia-smi", "--gpu-reset")  # fmt: skip
+    gpu_daemons: Annotated[
+        tuple[Command, ...],
+        Meta(max_length=16, description="Names of processes that may hold a GPU, as the command "
+             "ends them itself."),
+    ] = ()  # fmt: skip
+    reset_seconds: Annotated[
+        int, within(1, HOUR, "A reset that takes longer is killed, and has failed.")
+    ] = 120
+    reboot_command: Annotated[
+        tuple[Command, ...],
+        Meta(min_length=1, max_length=16, description="Command that has the machine start again."),
+    ] = ("systemctl", "reboot")  # fmt: skip
+    reboot_seconds: Annotated[
+        int, within(1, DAY, "A machine of the same boot so long after it has not started again.")
+    ] = 900
+
+
 class AgentSettings(Section, frozen=True):
     """Settings of the agent."""
 
@@ -333,3 +383,4 @@ class AgentSettings(Section, frozen=True):
     tuning: TuningSettings = TuningSettings()
     traffic: TrafficSettings = TrafficSettings()
     shaping: ShapingSettings = ShapingSettings()
+    repairs: RepairSettings = RepairSettings()

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from fairlead.api.cluster.node_report import Action, AgentAnswer
 from fairlead.model.health.faults import EndedFault, Fault, Identity
 from fairlead.node.watch import Kept, Memory
 
@@ -27,6 +29,33 @@ _TABLES = (
     "CREATE TABLE cleared (number INTEGER PRIMARY KEY, identity BLOB NOT NULL)",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
+
+
+#: Also in files of earlier agents, which leave it alone.
+_LATER_TABLES = (
+    "CREATE TABLE IF NOT EXISTS repairs (number INTEGER PRIMARY KEY AUTOINCREMENT,"
+    " id TEXT UNIQUE NOT NULL, document BLOB NOT NULL)",
+)
+
+
+class KeptRepair(msgspec.Struct, frozen=True):
+    """A request to the agent, and its answer. `at` and `uptime_seconds` are when it was ruled on.
+
+    Action.NONE: what was done before then is not known.
+    """
+
+    id: str
+    action: Action
+    answer: AgentAnswer
+    at: float
+    boot_id: str
+    uptime_seconds: float = 0.0
+    message: str = ""
+
+    @property
+    def counts(self) -> bool:
+        """True for one that was carried out, or begun."""
+        return self.answer not in (AgentAnswer.REFUSED, AgentAnswer.FORBIDDEN)
 
 
 class _Document(msgspec.Struct, frozen=True):
@@ -65,7 +94,7 @@ class State:
         (version,) = run("PRAGMA user_version").fetchone()
         if version not in (0, SCHEMA_VERSION):
             raise StateError(f"{path} was written by another version (schema {version})")
-        for statement in _TABLES if version == 0 else ():
+        for statement in (*(_TABLES if version == 0 else ()), *_LATER_TABLES):
             run(statement)
 
     def load(self) -> Kept:
@@ -132,6 +161,37 @@ class State:
         except sqlite3.Error as error:
             raise StateError(str(error)) from error
 
+    def repairs(self) -> tuple[KeptRepair, ...]:
+        """Return the requests that were ruled on, the oldest first; StateError."""
+        try:
+            rows = self._database.execute("SELECT document FROM repairs ORDER BY number").fetchall()
+            return tuple(msgspec.json.decode(text, type=KeptRepair) for (text,) in rows)
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            raise StateError(str(error)) from error
+
+    def keep_repair(self, repair: KeptRepair) -> None:
+        """Write the answer to a request; it is on the disk when this returns. StateError."""
+        run = self._database.execute
+        try:
+            run("PRAGMA synchronous = FULL")
+            try:
+                run(
+                    "INSERT INTO repairs (id, document) VALUES (?, ?)"
+                    " ON CONFLICT (id) DO UPDATE SET document = excluded.document",
+                    (repair.id, msgspec.json.encode(repair)),
+                )
+            finally:
+                run("PRAGMA synchronous = NORMAL")
+        except sqlite3.Error as error:
+            raise StateError(str(error)) from error
+
+    def forget_repairs(self, ids: Sequence[str]) -> None:
+        """Drop what is kept of requests; StateError."""
+        try:
+            self._database.executemany("DELETE FROM repairs WHERE id = ?", [(id_,) for id_ in ids])
+        except sqlite3.Error as error:
+            raise StateError(str(error)) from error
+
     def close(self) -> None:
         """Close the file."""
         self._database.close()
@@ -157,6 +217,7 @@ def _checked(path: Path) -> State:
     state = State(path)
     try:
         state.load()
+        state.repairs()
     except StateError:
         state.close()
         raise

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,6 +142,10 @@ class MachineWatch:
         """End faults because a person says so."""
         ended = (self._book.clear(each, now) for each in identities)
         self._ended.extend(each for each in ended if each)
+
+    def gpus_reset(self, addresses: Collection[str], now: float) -> None:
+        """End the faults that asked for the reset of these GPUs."""
+        self._ended.extend(self._book.gpus_reset(addresses, now))
 
     def health(self, now: Moment) -> tuple[SourceHealth, ...]:
         """Return how each source does, by name; one that was not read in time is stale."""

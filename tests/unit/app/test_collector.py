@@ -13,11 +13,27 @@ from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.node.host_tree import HostTree, Looks, changed
 from tests.unit.runtime.test_mirror import Warnings
 
+from fairlead.api.cluster.node_report import Action
 from fairlead.api.meta import to_wire
+from fairlead.api.names import HEALTH
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import NotFound
 from fairlead.api.values.times import format_time, parse_time
-from fairlead.app.collector import CONFIRM_SECONDS, START_SECONDS, WRITE_SECONDS_MIN, Collector
+from fairlead.app.collector import (
+    CONFIRM_SECONDS,
+    REQUEST_SECONDS_MIN,
+    START_SECONDS,
+    WRITE_SECONDS_MIN,
+    Collector,
+)
+from fairlead.model.health.node_record import (
+    NodeRecord,
+    NodeRequest,
+    NodeState,
+    Try,
+    record_text,
+)
+from fairlead.node.repairs import REQUEST_VERSION, RepairRequest, decode_request
 from fairlead.node.report import Report, report_of
 from fairlead.node.settings import AgentSettings
 from fairlead.runtime.client import Request, RequestVerb
@@ -34,9 +50,11 @@ class Machine:
         self.tree = HostTree(root / "host")
         self.looks = Looks(self.tree, "kernel-log")
         self.text = b""
+        self.handed: list[bytes] = []
         self.collector = Collector(
-            fleet.client, "n1", self.read, clock=fleet.clock, rng=random.Random(0), log=log
-        )
+            fleet.client, "n1", self.read, ask=self.handed.append, clock=fleet.clock,
+            rng=random.Random(0), log=log,
+        )  # fmt: skip
 
     def read(self) -> bytes:
         if not self.text:
@@ -292,6 +310,51 @@ def test_a_report_that_others_changed_or_deleted_is_written_whole_again(tmp_path
             found = await fleet.client.get(NODE_REPORTS, "n1")
             assert {each.codes for each in found.status.faults} == codes | {("31",)}
             assert found.status.node_uid == uid
+            machine.collector.stop()
+            await task
+
+    run(main())
+
+
+def test_what_the_record_of_its_node_asks_for_is_handed_over_and_taken_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as fleet:
+            machine = Machine(fleet, tmp_path)
+            await machine.make_node()
+            machine.tree.xid(48)
+            machine.say()
+            task = asyncio.create_task(machine.collector.run())
+            await asyncio.sleep(30)
+            assert [decode_request(each) for each in machine.handed] == [None]
+            asked = NodeRequest("uid/1/now", Action.RESET_GPU, ("0000:3b:00",))
+            deadline = format_time(fleet.clock.now() + 600)
+            record = NodeRecord(
+                NodeState.RESETTING, format_time(fleet.clock.now()), deadline=deadline,
+                request=asked, tries=(Try(Action.RESET_GPU, deadline, "boot-7"),),
+            )  # fmt: skip
+
+            async def write(text: str | None) -> None:
+                notes = {"metadata": {"annotations": {HEALTH: text}}}
+                await fleet.client.patch(NODES, "n1", notes)
+                await asyncio.sleep(REQUEST_SECONDS_MIN + 2)
+
+            await write(record_text(record))
+            assert decode_request(machine.handed[-1]) == RepairRequest(
+                REQUEST_VERSION, "uid/1/now", Action.RESET_GPU, "boot-7", deadline, ("0000:3b:00",)
+            )
+            # Without a boot it would be of any machine, and without a deadline for ever.
+            nameless = (Try(Action.RESET_GPU, deadline, ""),)
+            for other in (
+                msgspec.structs.replace(record, tries=nameless),
+                msgspec.structs.replace(record, deadline=None),
+                msgspec.structs.replace(record, request=None),
+            ):
+                await write(record_text(other))
+                assert decode_request(machine.handed[-1]) is None
+                await write(record_text(record))
+            await write("no record")
+            assert decode_request(machine.handed[-1]) is None
+            assert len(machine.handed) == 9, "what is as it was is not written again"
             machine.collector.stop()
             await task
 

@@ -205,6 +205,38 @@ def test_a_request_that_the_agent_refuses_leads_to_the_next_rung() -> None:
     assert "persistence mode holds the device" in record.reason
 
 
+def test_a_reset_that_failed_leads_to_a_reboot_and_one_that_failed_to_another() -> None:
+    world = seeing()
+    at = world.now
+    for state, then in (
+        (NodeState.RESETTING, NodeState.REBOOTING), (NodeState.REBOOTING, NodeState.REBOOTING),
+        (NodeState.REBOOTING, NodeState.ASKING),
+    ):  # fmt: skip
+        world.tell("n03", fault(at=at))
+        record = world.until("n03", state)
+        assert record.request is not None
+        failed = RequestAnswer(record.request.id, AgentAnswer.FAILED, "it failed: exit code 3")
+        world.tell("n03", fault(at=at), answered=failed)
+        world.step()
+        after = world.record("n03")
+        assert after is not None
+        assert (after.state, "exit code 3" in after.reason) == (then, True)
+        assert after.request != record.request
+
+
+def test_what_the_agent_may_not_do_is_left_to_a_person_and_no_machine_is_replaced() -> None:
+    world = seeing()
+    world.replaceable = True
+    at = world.now
+    world.tell("n03", fault(at=at, action=Action.REBOOT))
+    record = world.until("n03", NodeState.REBOOTING)
+    assert record.request is not None
+    said = RequestAnswer(record.request.id, AgentAnswer.FORBIDDEN, "pods run here: ml/a")
+    world.tell("n03", fault(at=at, action=Action.REBOOT), answered=said)
+    record = world.until("n03", NodeState.ASKING, seconds=10)
+    assert "the agent may not: pods run here: ml/a" in record.reason
+
+
 def test_an_answer_to_an_earlier_request_is_none_to_this_one() -> None:
     world = seeing()
     at = world.now

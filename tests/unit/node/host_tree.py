@@ -26,6 +26,7 @@ class HostTree:
     root: Path
     uptime: float = 3600.0
     lines: int = 0
+    boot_id: str = BOOT
     synchronized: bool = True
     offset: float = 0.0
     sizes: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class HostTree:
     def boots(self, boot_id: str, uptime: float = 10.0) -> None:
         self.uptime = uptime
         self.write("proc/uptime", f"{uptime:.2f} 0.00")
+        self.boot_id = boot_id
         self.write("proc/sys/kernel/random/boot_id", boot_id)
         self.lines = 0
         (self.root / "dev").mkdir(exist_ok=True)

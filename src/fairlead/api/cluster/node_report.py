@@ -211,8 +211,10 @@ class AgentAnswer(Enum):
     """How the agent answered a request."""
 
     ACCEPTED = "Accepted"
-    REFUSED = "Refused"
     DONE = "Done"
+    FAILED = "Failed"  # it was tried
+    REFUSED = "Refused"  # it cannot be, as the machine is: another action may help
+    FORBIDDEN = "Forbidden"  # the agent may not; that says nothing of the machine
 
 
 class RequestAnswer(Wire, frozen=True):

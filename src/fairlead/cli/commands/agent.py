@@ -436,12 +436,15 @@ def _only_one(state: Path) -> Generator[None]:
 async def _run(host: Host, settings: AgentSettings, state: State, report: Path) -> None:
     from fairlead.app.signals import stop_on_signals
     from fairlead.node.agent import Agent
+    from fairlead.node.repairs import Repairs
     from fairlead.runtime.logs import configure
 
+    log = configure(clock=host.clock)
+    asked = settings.repairs
     running = Agent(
         host, sources(host, settings), state, report=report,
         read_seconds_max=settings.read_seconds_max, report_seconds=settings.report_seconds,
-        log=configure(clock=host.clock),
+        repairs=Repairs(host, asked, state, log=log) if asked.requests else None, log=log,
     )  # fmt: skip
     stop_on_signals(running.stop)
     with closing(state), writing(report):

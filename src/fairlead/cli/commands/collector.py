@@ -28,8 +28,10 @@ from fairlead.cli.connection.connect import Choice, replica_connection
 @click.option("--node", metavar="NAME", required=True, help="The node that it is of.")
 @click.option("--rates", metavar="FILE", default="",
               help="Write the node's shares of teams' budgets there, for the agent.")  # fmt: skip
+@click.option("--requests", metavar="FILE", default="",
+              help="Write there what the agent is asked for: resets and reboots.")  # fmt: skip
 @common(output=False)
-def collector(common_: Common, *, report: str, node: str, rates: str) -> None:
+def collector(common_: Common, *, report: str, node: str, rates: str, requests: str) -> None:
     """Write what a node's agent reports into the cluster.
 
     Into the NodeReport of the node, whenever something changes: at most once in five seconds, and
@@ -54,6 +56,7 @@ def collector(common_: Common, *, report: str, node: str, rates: str) -> None:
             node,
             partial(read_file, Path(report), REPORT_BYTES_MAX),
             tell=tell,
+            ask=partial(replace_file, Path(requests), mode=0o644) if requests else None,
             clock=clock,
             rng=random.Random(),  # noqa: S311 # jitter, not secrets
             log=configure(clock=clock),

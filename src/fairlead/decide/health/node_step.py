@@ -10,6 +10,7 @@ where the node is, and never acts on what is over.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -296,8 +297,20 @@ def _acted(at: _Now, record: NodeRecord) -> NodeRecord:
     is_answered = (
         answer is not None and record.request is not None and answer.id == record.request.id
     )
-    if is_answered and answer is not None and answer.answer is AgentAnswer.REFUSED:
-        return _go_on(at, record, f"the agent refused: {answer.message}", after=action)
+    if is_answered and answer is not None:
+        match answer.answer:
+            case AgentAnswer.REFUSED:
+                return _go_on(at, record, f"the agent refused: {answer.message}", after=action)
+            case AgentAnswer.FAILED:
+                return _go_on(at, record, f"{action.value}: {answer.message}",
+                              after=_before(action, record, at.policy))  # fmt: skip
+            case AgentAnswer.FORBIDDEN:
+                text = f"the agent may not: {answer.message}; {record.reason}"
+                return at.enter(record, NodeState.ASKING, text)
+            case AgentAnswer.ACCEPTED | AgentAnswer.DONE:
+                pass
+            case _:
+                assert_never(answer.answer)
     if not at.is_over(record):
         return record
     if not is_answered:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable
 import msgspec
 
 from fairlead.model.health.faults import (
+    Action,
     EndedFault,
     Ending,
     Fault,
@@ -86,6 +87,20 @@ class FaultBook:
     def remove(self, checks: Collection[str], now: float) -> list[EndedFault]:
         """End the faults of checks that are no longer made; return them."""
         return [self._end(fault, Ending.CHECK_REMOVED, now) for fault in self._of(checks)]
+
+    def gpus_reset(self, addresses: Collection[str], now: float) -> list[EndedFault]:
+        """End what asked for the reset of these GPUs and no more; return the faults.
+
+        `addresses` are of PCI, with the function; a component may lack it.
+        """
+        whole = {each.lower() for each in addresses}
+        meant = whole | {each.rpartition(".")[0] for each in whole}
+        return [
+            self._end(fault, Ending.GPU_RESET, now)
+            for fault in self.faults
+            if fault.verdict.action is Action.RESET_GPU
+            and fault.identity.component.lower() in meant
+        ]
 
     def clear(self, of: Identity, now: float) -> EndedFault | None:
         """End a fault because a person says so; None when it is not open."""

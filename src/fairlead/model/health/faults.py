@@ -28,6 +28,7 @@ class Ending(Enum):
     """Why a fault is over."""
 
     BOOT = "Boot"
+    GPU_RESET = "GPUReset"  # its GPU was reset, and nothing more was asked for
     COUNTER_RESET = "CounterReset"
     STABLE_TIME = "StableTime"
     PERSON = "Person"

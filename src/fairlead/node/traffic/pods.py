@@ -42,6 +42,10 @@ class _Address(msgspec.Struct):
     ip: str = ""
 
 
+class _Owner(msgspec.Struct):
+    kind: str = ""
+
+
 class _Metadata(msgspec.Struct, rename="camel"):
     name: str
     namespace: str
@@ -50,6 +54,7 @@ class _Metadata(msgspec.Struct, rename="camel"):
     deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
+    owner_references: list[_Owner] | None = None
 
 
 class _Spec(msgspec.Struct, rename="camel"):

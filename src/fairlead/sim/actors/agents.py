@@ -40,6 +40,15 @@ _PERSON_SECONDS, _CONFIRM_SECONDS = 300.0, 600.0
 _STORM, _STORM_SECONDS = "storm", (300.0, 1800.0)
 
 
+def _answer_of(drawn: float) -> AgentAnswer:
+    """Return how an agent answers; a fifth of the requests come to nothing."""
+    if drawn < 0.05:
+        return AgentAnswer.FORBIDDEN
+    if drawn < 0.1:
+        return AgentAnswer.FAILED
+    return AgentAnswer.REFUSED if drawn < 0.2 else AgentAnswer.DONE
+
+
 class Agents(Observer):
     """An `Observer` of the nodes; `sick_since` says since when each has a fault that counts."""
 
@@ -170,8 +179,8 @@ class Agents(Observer):
                     await self._client.patch(NODES, name, {"metadata": {"annotations": note}})
                 await self._tell(name)
                 continue
-            refuses = self._rng.random() < 0.2
-            answer = AgentAnswer.REFUSED if refuses else AgentAnswer.DONE
+            answer = _answer_of(self._rng.random())
+            refuses = answer is not AgentAnswer.DONE
             self._answers[name] = RequestAnswer(record.request.id, answer)
             if record.request.action is Action.REBOOT and not refuses:
                 self._boots[name] = self._boots.get(name, 0) + 1
