@@ -10,6 +10,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Annotated
 
+from fairlead.api.cluster.node_report import ID_MAX, Action
 from fairlead.api.meta import Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import NAME_MAX, OBJECT_NAME_MAX, LabelKey, ObjectName, doc
 
@@ -19,6 +20,7 @@ OVERRIDES_MAX = 64
 OVERRIDE_NODES_MAX = 10_000
 GRANTS_MAX = 512
 REPAIRS_MAX = 512
+TRIED_MAX = 256
 
 
 class RemovalCause(Enum):
@@ -99,6 +101,19 @@ class Repair(Wire, frozen=True):
     granted_at: Annotated[Instant | None, doc("When it was granted.")] = None
 
 
+class MachineTry(Wire, frozen=True):
+    """A reset, reboot or replacement of a machine, which outlives the name of its node."""
+
+    machine: Annotated[
+        tuple[Annotated[str, doc(maxLength=2 * ID_MAX)], ...],
+        doc("What the machine is known by: its board, its GPUs.", maxItems=2),
+    ]
+    node: Annotated[ObjectName, doc("The node that it was then.")]
+    uid: Annotated[str, doc("The uid of that node.")]
+    action: Annotated[Action, doc("What was tried.")]
+    at: Annotated[Instant, doc("When.")]
+
+
 class FleetStatus(Wire, frozen=True):
     """What automation removed and what it sees, written by Fairlead's fleet controller."""
 
@@ -112,6 +127,10 @@ class FleetStatus(Wire, frozen=True):
     repairs: Annotated[
         tuple[Repair, ...],
         doc("Nodes that are out of service for a fault.", maxItems=REPAIRS_MAX),
+    ] = ()
+    tried: Annotated[
+        tuple[MachineTry, ...],
+        doc("Resets, reboots and replacements of 7 days, by machine.", maxItems=TRIED_MAX),
     ] = ()
     blind: Annotated[
         tuple[str, ...], doc("Why nothing is removed now; empty when the controller sees clearly.")

@@ -43,6 +43,7 @@ from fairlead.decide.health.decisions import (
 )
 from fairlead.decide.health.gate import Bench, steps_of_tests
 from fairlead.decide.health.idle_tests import idle_tests, overdue, room, said_overdue
+from fairlead.decide.health.machine_memory import remembered, with_tries
 from fairlead.decide.health.need import Need, need_of
 from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
 from fairlead.decide.health.pair_plan import PairPlan
@@ -313,7 +314,11 @@ class _Cycle:
         for name, need in candidates.items():
             node = view.nodes[name]
             if not findings and self._is_granted(node):
-                record = taken_out(node, need, self.policy, view.now)
+                known = remembered(
+                    view.fleet.status.tried, node.node, node.report, present=view.node_names,
+                    now=view.now,
+                )  # fmt: skip
+                record = taken_out(node, need, self.policy, view.now, known)
                 at = format_time(view.now)
                 said = (decision("Cordon", need, node, text=f"{name}: {record.reason}", at=at),)
                 self.actions.append(SetRecord(node.node, record, said))
@@ -383,10 +388,17 @@ class _Cycle:
         )  # fmt: skip
         new = (*new, *lost)[: max(0, REPAIRS_MAX - len(kept))]
         is_old = bool(status.removed) and ledger.clock - status.clock >= policy.ledger_seconds
-        if not new and kept == status.repairs and not is_old:
+        views = (self.view.nodes[name] for name in sorted(self.view.nodes))
+        tried = with_tries(
+            status.tried, ((each.node, each.record, each.report) for each in views),
+            now=self.view.now,
+        )  # fmt: skip
+        if not new and kept == status.repairs and not is_old and tried is status.tried:
             return
         booked = ledger.with_removed(each.removal.charge for each in granted)
-        after = replace(status, repairs=(*kept, *new), clock=booked.clock, removed=booked.removed)
+        after = replace(
+            status, repairs=(*kept, *new), clock=booked.clock, removed=booked.removed, tried=tried
+        )
         said = (
             *(taken(each, at) for each in granted),
             *(over(each, at) for each in status.repairs if each not in kept),

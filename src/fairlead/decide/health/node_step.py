@@ -9,6 +9,7 @@ where the node is, and never acts on what is over.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -20,6 +21,7 @@ from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.changes import change_of
+from fairlead.decide.health.machine_memory import RememberedTries
 from fairlead.decide.health.need import Need, instant_of, is_proven, need_of
 from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
 from fairlead.decide.health.testing import has_passed, is_gated
@@ -42,6 +44,7 @@ _STATES = {
 }
 #: A node in these still runs what it ran.
 _EMPTIED = (NodeState.CORDONED, NodeState.DRAINING)
+_NOTHING_KNOWN = RememberedTries()
 _LADDER = (Action.RESET_GPU, Action.REBOOT, Action.REPLACE, Action.ASK_PERSON)
 
 
@@ -124,13 +127,25 @@ class _Now:
         return record.deadline is not None and self.now >= parse_time(record.deadline)
 
 
-def taken_out(view: NodeView, need: Need, policy: HealthPolicy, now: float) -> NodeRecord:
-    """Return the record of a node that is taken out of service now."""
+def taken_out(
+    view: NodeView, need: Need, policy: HealthPolicy, now: float,
+    known: RememberedTries = _NOTHING_KNOWN,
+) -> NodeRecord:  # fmt: skip
+    """Return the record of a node that is taken out of service now.
+
+    `known`: what was tried on its machine under other names, which counts like its own.
+    """
     before = view.record
-    tries = _recent(view.node, before, now) if before is not None else ()
+    own = before.tries if before is not None else ()
+    merged = {(each.at, each.action.rank): each for each in (*known.tries, *own)}
+    latest = [each for _, each in sorted(merged.items())][-TRIES_MAX:]
+    tries = _since_repair(view.node, latest, now)
     session = before.session + 1 if before is not None else 1
+    words = need.words
+    if known.nodes and tries:
+        words += f"; the machine was repaired before, as node {', '.join(known.nodes)}"
     record = NodeRecord(
-        NodeState.CORDONED, format_time(now), need.words[:REASON_MAX], session=session,
+        NodeState.CORDONED, format_time(now), words[:REASON_MAX], session=session,
         drain=window_text(now, max(now, need.deadline)), tries=tries, retests=need.retests,
     )  # fmt: skip
     return _emptying(_Now(view, need, policy, now), record)
@@ -367,6 +382,10 @@ def _is_proven(at: _Now, since: float) -> bool:
 
 def _recent(node: Node, record: NodeRecord, now: float) -> tuple[Try, ...]:
     """Return the tries that still count: of 7 days, and since a person mended the node."""
+    return _since_repair(node, record.tries, now)
+
+
+def _since_repair(node: Node, tries: Iterable[Try], now: float) -> tuple[Try, ...]:
     repaired = instant_of(node.metadata.annotations.get(REPAIRED), float("-inf"))
     since = max(now - TRIES_SECONDS, repaired)
-    return tuple(each for each in record.tries if instant_of(each.at, now) > since)
+    return tuple(each for each in tries if instant_of(each.at, now) > since)
