@@ -264,7 +264,7 @@ def _request_of(node: Node) -> RepairRequest | None:
     if record is None or record.request is None or record.deadline is None or not record.tries:
         return None
     asked, boot_id = record.request, record.tries[-1].boot_id
-    if not boot_id:
+    if not boot_id or asked.is_by_provider:
         return None
     return RepairRequest(
         REQUEST_VERSION, asked.id, asked.action, boot_id, record.deadline, asked.components

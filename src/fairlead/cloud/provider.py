@@ -72,3 +72,12 @@ class BeginsMaintenance(Protocol):
     async def begin_maintenance(self, id_: str) -> None:
         """Begin the announced maintenance of a machine now. CloudError, also once it has begun."""
         ...
+
+
+@runtime_checkable
+class RestartsMachines(Protocol):
+    """A provider that restarts a machine, whatever runs on it."""
+
+    async def restart(self, id_: str) -> None:
+        """Have a machine start again, as by its reset button. CloudError."""
+        ...

@@ -119,6 +119,12 @@ class Redfish:
             await self._reset(id_, system, *(() if forced else ("GracefulShutdown",)), "ForceOff")
             self._shut_at.setdefault(id_, _now())
 
+    async def restart(self, id_: str) -> None:
+        """Reset a machine; one that is off is switched on. CloudError."""
+        system = await self._get(id_)
+        kinds = ("ForceRestart", "PowerCycle") if system.power_state in _ON else ("On", "ForceOn")
+        await self._reset(id_, system, *kinds)
+
     async def _reset(self, id_: str, system: _System, *types: str) -> None:
         """Send the first of these resets that the system allows."""
         reset = system.actions.reset

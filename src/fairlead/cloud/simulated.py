@@ -83,6 +83,8 @@ class SimulatedCloud:
     launched: int = 0
     #: Machines whose maintenance was asked to begin.
     begun: list[str] = field(default_factory=list[str])
+    #: Machines that were asked to start again.
+    restarted: list[str] = field(default_factory=list[str])
     _starting: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
 
     async def run(self) -> None:
@@ -158,6 +160,12 @@ class SimulatedCloud:
                 await self.maker.unregister(id_.removeprefix(SCHEME))
         await self._pass()
         self._fail()
+
+    async def restart(self, id_: str) -> None:
+        """Note that a machine was asked to start again."""
+        await self._pass()
+        self._fail()
+        self.restarted.append(id_)
 
     async def begin_maintenance(self, id_: str) -> None:
         """Note that the maintenance of a machine was asked to begin."""
@@ -238,3 +246,7 @@ class SimulatedProvider:
     async def begin_maintenance(self, id_: str) -> None:
         """Begin the announced maintenance of a machine."""
         await self._cloud.begin_maintenance(id_)
+
+    async def restart(self, id_: str) -> None:
+        """Have a machine start again."""
+        await self._cloud.restart(id_)

@@ -1,7 +1,8 @@
 """Machines that exist already: a file names them; a command or Redfish wakes them, lets them sleep.
 
 The inventory is JSON: {"machines": [{"id": ID, "domain": D}, ...], "power": "/path/of/command"}.
-`power on ID`, `power off ID` wake a machine and let it sleep; `power list` prints the JSON list of
+`power on ID`, `power off ID` wake a machine and let it sleep, `power restart ID` is its reset
+button; `power list` prints the JSON list of
 those that are awake. "environment" lists variables of the controllers that the command inherits.
 With "redfish": {"user": U, "passwordFile": F} in the place of "power", each machine names its
 "system" (`redfish.py`).
@@ -114,6 +115,14 @@ class StaticProvider:
             }
             self._write({token: woken for token, woken in left.items() if woken})
 
+    async def restart(self, id_: str) -> None:
+        """Restart a machine of the inventory."""
+        async with self._lock:
+            file = self._read()
+            if id_ not in {each.id for each in file.machines}:
+                raise RefusedByProvider(f"{self._path} has no machine {id_!r}")
+            await self._power(file, "restart", (id_,))
+
     async def _power(self, file: _File, verb: str, ids: tuple[str, ...]) -> None:
         redfish = self._redfish_of(file)
 
@@ -122,6 +131,8 @@ class StaticProvider:
                 await run_command(file.power, verb, id_, variables=file.environment)
             elif verb == "on":
                 await redfish.switch_on(id_)
+            elif verb == "restart":
+                await redfish.restart(id_)
             else:
                 await redfish.switch_off(id_)
 

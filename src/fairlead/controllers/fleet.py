@@ -45,6 +45,7 @@ from fairlead.decide.fleet.actions import (
     HoldPool,
     NodeAction,
     PoolAction,
+    RestartMachine,
     Terminate,
     WriteFleet,
     WritePool,
@@ -332,7 +333,7 @@ class FleetController:
             raise
         finally:
             if not isinstance(
-                action, CallLaunch | Terminate | BeginMaintenance
+                action, CallLaunch | Terminate | BeginMaintenance | RestartMachine
             ):  # these wait for the provider
                 seconds = self._instant() - started_at
                 self._pulse = self._pulse.after(
@@ -361,6 +362,8 @@ class FleetController:
                 return await self._terminate(pool, instances)
             case BeginMaintenance(pool, instance):
                 return await self._begin_maintenance(pool, instance)
+            case RestartMachine(pool, instance, request):
+                return await self._restart(pool, instance, request)
             case DeleteNode(node):
                 return await self._objects.delete(NODES, node.metadata.key, uid=node.metadata.uid)
             case NodeAction():
@@ -429,6 +432,15 @@ class FleetController:
         except CloudError as error:
             name = pool.metadata.name
             self._log.warning("Maintenance does not begin", pool=name, error=str(error))
+
+    async def _restart(self, pool: NodePool, instance: str, request: str) -> None:
+        if self._is_used(instance):
+            return
+        try:
+            await self._providers.restart(pool, instance, request)
+        except CloudError as error:
+            name = pool.metadata.name
+            self._log.warning("Machine is not restarted", pool=name, id=instance, error=str(error))
 
     def _is_used(self, instance: str) -> bool:
         node = self._nodes.by_instance.get(instance)

@@ -308,7 +308,10 @@ class HealthController:
             node, record_of(meta.annotations), self._reports.get("", name),
             is_used=self._use.is_used(name),
             idle_seconds=self._book.idle.idle_seconds(name, instant),
-            is_replaceable=is_replaceable, tests=self._book.of(node),
+            is_replaceable=is_replaceable,
+            is_restartable=is_replaceable and pool is not None
+            and pool.spec.provider.type.restarts,
+            tests=self._book.of(node),
             suite="" if self._tests.is_undefined else suite,
         )  # fmt: skip
 

@@ -23,6 +23,7 @@ from fairlead.cloud.provider import (
     MachineProvider,
     OutOfCapacity,
     RefusedByProvider,
+    RestartsMachines,
 )
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.decide.fleet.view import FleetPolicy
@@ -148,6 +149,24 @@ class PoolProviders:
                 await provider.begin_maintenance(id_)
 
         await self._ask(pool, ProviderCall.MAINTAIN, begin)
+
+    async def restart(self, pool: NodePool, id_: str, request: str) -> None:
+        """Ask the provider to restart a machine, once for a request; CloudError, then again."""
+        now = _instant()
+        self._asked = {i: at for i, at in self._asked.items() if now < at + _ASKED_SECONDS}
+        if request in self._asked:
+            return
+        self._asked[request] = now
+
+        async def restart(provider: MachineProvider) -> None:
+            if isinstance(provider, RestartsMachines):
+                await provider.restart(id_)
+
+        try:
+            await self._ask(pool, ProviderCall.RESTART, restart)
+        except CloudError:
+            del self._asked[request]
+            raise
 
     async def _list(self, pool: NodePool, listed: Listed) -> None:
         # The list is as old as the question: what happens meanwhile may be missing in it.

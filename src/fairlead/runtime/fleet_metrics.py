@@ -37,6 +37,7 @@ class ProviderCall(Enum):
     LAUNCH = "launch"
     TERMINATE = "terminate"
     MAINTAIN = "maintain"
+    RESTART = "restart"
 
 
 class ProviderAnswer(Enum):

@@ -36,11 +36,13 @@ class HealthWorld:
         self.fleet = fleet
         self.client = fleet.client
 
-    async def tell(self, name: str, *faults: ReportedFault, boot: str = "boot-1") -> None:
+    async def tell(
+        self, name: str, *faults: ReportedFault, boot: str = "boot-1", ago: float = 0
+    ) -> None:
         """Let the agent of a node report, as a collector writes it."""
         node = await self.node(name)
         status = NodeReportStatus(
-            format_time(self.fleet.clock.now()), node.metadata.uid, boot,
+            format_time(self.fleet.clock.now() - ago), node.metadata.uid, boot,
             critical=sum(each.severity is Severity.CRITICAL for each in faults), faults=faults,
         )  # fmt: skip
         with suppress(AlreadyExists):
@@ -126,6 +128,30 @@ def test_a_node_that_is_mended_comes_back_and_takes_work() -> None:
             # The last two may be of one second, and records have no finer time.
             found.sort(key=lambda each: (each.at_ms, wanted.index(each.action)))
             assert [each.action for each in found] == wanted
+
+    run(main())
+
+
+def test_a_machine_whose_agent_is_silent_is_restarted_by_its_provider_once() -> None:
+    async def main() -> None:
+        async with FleetWorld.running(health=ACTING) as fleet:
+            world = await ready(fleet, 3)
+            sick = (await fleet.nodes())[0]
+            await world.tell(sick.metadata.name, world.fault(action=Action.REBOOT), ago=7200)
+
+            async def is_asked() -> bool:
+                return await world.state(sick.metadata.name) is NodeState.REBOOTING
+
+            await fleet.until(is_asked, 900)
+            await asyncio.sleep(150)
+            assert fleet.cloud.restarted == [sick.spec.provider_id]
+            record = record_of((await world.node(sick.metadata.name)).metadata.annotations)
+            assert record is not None
+            assert "the agent is silent, so its provider restarts the machine" in record.reason
+            await fleet.kill()
+            await asyncio.sleep(300)
+            assert fleet.cloud.restarted == [sick.spec.provider_id], "not while it starts"
+            assert fleet.crashes() == []
 
     run(main())
 

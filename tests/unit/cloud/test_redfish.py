@@ -82,7 +82,8 @@ class Handler(BaseHTTPRequestHandler):
         if (name := self.begin()) is not None:
             kind = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["ResetType"]
             self.bmcs.resets.append((name, kind))
-            states = {"On": "PoweringOn", "GracefulShutdown": "On", "ForceOff": "Off"}
+            states = {"On": "PoweringOn", "GracefulShutdown": "On", "ForceOff": "Off",
+                      "PowerCycle": "On"}  # fmt: skip
             self.bmcs.power[name] = states[kind]
             self.answer(204)
 
@@ -206,3 +207,18 @@ async def test_a_wrong_password_and_a_wrong_inventory_are_refused(tmp_path: Path
             path = inventory(made, tmp_path, machines=machines)
             with pytest.raises(RefusedByProvider, match="accepted: https://HOST/"):
                 await StaticProvider(path, "metal").instances()
+
+
+async def test_a_machine_is_restarted_by_the_reset_that_its_bmc_allows(tmp_path: Path) -> None:
+    with bmcs() as made:
+        made.allowed = ("On", "ForceOff", "PowerCycle")
+        provider = StaticProvider(inventory(made, tmp_path), "metal")
+        made.power["m1"] = "On"
+        await provider.restart("m1")
+        await provider.restart("m2")
+        assert made.resets == [("m1", "PowerCycle"), ("m2", "On")]
+        with pytest.raises(RefusedByProvider, match="no machine 'm7'"):
+            await provider.restart("m7")
+        made.silent.add("m1")
+        with pytest.raises(CloudError):
+            await provider.restart("m1")

@@ -67,6 +67,7 @@ class HealthWorld:
     used: set[str] = field(default_factory=set[str])
     pods: dict[str, list[Pod]] = field(default_factory=dict[str, list[Pod]])
     replaceable: bool = False
+    restartable: bool = False
     memory: HealthMemory = field(default_factory=HealthMemory)
     report: HealthReport = field(default_factory=HealthReport)
     decided: list[Any] = field(default_factory=list[Any])
@@ -128,6 +129,7 @@ class HealthWorld:
             name: NodeView(
                 node, record_of(node.metadata.annotations), self.reports.get(name),
                 is_used=name in self.used, is_replaceable=self.replaceable,
+                is_restartable=self.restartable,
             )
             for name, node in self.nodes.items()
         }  # fmt: skip

@@ -18,7 +18,7 @@ from fairlead.api.cluster.node_report import (
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.actions import SetRecord
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.model.health.node_record import NodeState
+from fairlead.model.health.node_record import NodeState, provider_restart_of
 from fairlead.model.health.windows import drain_of
 from fairlead.testing.builders import EPOCH, make_node, make_pod
 
@@ -235,6 +235,55 @@ def test_what_the_agent_may_not_do_is_left_to_a_person_and_no_machine_is_replace
     world.tell("n03", fault(at=at, action=Action.REBOOT), answered=said)
     record = world.until("n03", NodeState.ASKING, seconds=10)
     assert "the agent may not: pods run here: ml/a" in record.reason
+
+
+def _boots(world: HealthWorld, name: str, boot_id: str) -> None:
+    """Let the kubelet of a node say which boot it is."""
+    node = world.nodes[name]
+    info = replace(node.status.node_info, boot_id=boot_id)
+    world.nodes[name] = replace(node, status=replace(node.status, node_info=info))
+
+
+def test_where_the_agent_is_silent_the_provider_restarts_the_machine() -> None:
+    world = seeing()
+    world.restartable = world.replaceable = True
+    _boots(world, "n03", "k1")
+    world.used.add("n03")  # until its agent has been silent for long
+    world.tell("n03", fault(at=world.now, severity=Severity.WARNING))
+    world.until("n03", NodeState.CORDONED)
+    silent = world.reports["n03"]
+    for _ in range(400):
+        world.step()
+        world.confirm()
+        world.reports["n03"] = silent
+        if world.now > parse_time(silent.status.observed_at) + 1860:
+            world.used.clear()
+        if world.state("n03") is NodeState.REBOOTING:
+            break
+    record = world.record("n03")
+    assert record is not None
+    assert record.request is not None
+    assert (record.request.action, record.request.is_by_provider) == (Action.REBOOT, True)
+    asked = provider_restart_of(world.nodes["n03"].metadata.annotations)
+    assert asked is not None
+    assert (asked.id, asked.boot_id) == (record.request.id, "k1")
+    _boots(world, "n03", "k2")
+    world.reports["n03"] = silent
+    world.step()
+    again = world.record("n03")
+    assert again is not None
+    assert again.request is not None
+    assert again.request.id != record.request.id, "another boot, and the fault is still there"
+
+
+def test_an_agent_that_is_heard_is_asked_itself() -> None:
+    world = seeing()
+    world.restartable = True
+    world.tell("n03", fault(at=world.now, action=Action.REBOOT))
+    record = world.until("n03", NodeState.REBOOTING)
+    assert record.request is not None
+    assert not record.request.is_by_provider
+    assert provider_restart_of(world.nodes["n03"].metadata.annotations) is None
 
 
 def test_an_answer_to_an_earlier_request_is_none_to_this_one() -> None:

@@ -54,6 +54,11 @@ class ProviderType(Enum):
     #: Another autoscaler: Fairlead only keeps balloons.
     EXTERNAL = "External"
 
+    @property
+    def restarts(self) -> bool:
+        """True where Fairlead can have a machine restarted from outside of it."""
+        return self in (ProviderType.STATIC, ProviderType.SIMULATED)
+
 
 class PoolMode(Enum):
     """Whether a pool is acted on."""

@@ -114,11 +114,19 @@ class BeginMaintenance(PoolAction):
 
 
 @dataclass(frozen=True, slots=True)
+class RestartMachine(PoolAction):
+    """Ask the provider to restart a machine, once for a `request`."""
+
+    instance: str
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteNode(NodeAction):
     """Delete the node of a machine that is gone."""
 
 
 Action: TypeAlias = (
     WritePool | HoldPool | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark | Admit
-    | AwaitTurn | SetSpare | Announce | BeginMaintenance | DeleteNode
+    | AwaitTurn | SetSpare | Announce | BeginMaintenance | RestartMachine | DeleteNode
 )  # fmt: skip

@@ -63,7 +63,7 @@ from fairlead.decide.fleet.external import census_of_nodes, with_balloons
 from fairlead.decide.fleet.pool_status import PoolPlan, goes_on, removed, status_of, taken_over
 from fairlead.decide.fleet.purchases import plan_purchases
 from fairlead.decide.fleet.quiet import counts_time, quiet_of, stays_quiet
-from fairlead.decide.fleet.returns import NO_TAINTS, TAINTED_MAX, away
+from fairlead.decide.fleet.returns import NO_TAINTS, TAINTED_MAX, away, restarts
 from fairlead.decide.fleet.spares import SpareChanges, change_spares
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
@@ -444,6 +444,7 @@ class _Cycle:
                 self._note(plan.census.view.name, announced(action, at))
             if findings:
                 continue
+            self.actions += restarts(view, plan.census)
             early = begun_early(view, plan.census, self.policy, demand.needed)
             if early is not None:
                 self.actions.append(early)

@@ -63,6 +63,8 @@ class NodeView:
     #: For how long nothing has used it, as far as this process knows.
     idle_seconds: float = float("inf")
     is_replaceable: bool = False
+    #: The provider of its machine can restart it.
+    is_restartable: bool = False
     #: Its tests, and the suite that it is to pass before it takes work; "": none.
     tests: tuple[NodeTest, ...] = ()
     suite: str = ""
@@ -284,14 +286,29 @@ def _asked(at: _Now, record: NodeRecord, action: Action, why: str) -> NodeRecord
     seconds = {
         Action.RESET_GPU: policy.reset_seconds, Action.REBOOT: policy.reboot_seconds,
     }.get(action, policy.replace_seconds)  # fmt: skip
+    is_by_provider = _is_silent(at) and at.view.is_restartable and action is not Action.REPLACE
+    if is_by_provider:
+        action, seconds = Action.REBOOT, policy.reboot_seconds
+        why = f"the agent is silent, so its provider restarts the machine: {why}"
     record = at.enter(record, _STATES[action], why, seconds)
-    new = Try(action, format_time(at.now), at.view.boot_id)
+    boot_id = at.view.node.status.node_info.boot_id if is_by_provider else at.view.boot_id
+    new = Try(action, format_time(at.now), boot_id)
     record = replace(record, tries=(*record.tries, new)[-TRIES_MAX:])
     if action is Action.REPLACE:
         return record
     components = at.need.components if at.need is not None else ()
     id_ = f"{at.view.node.metadata.uid}/{record.session}/{record.entered_at}"
-    return replace(record, request=NodeRequest(id_, action, components))
+    asked = NodeRequest(id_, action, components, is_by_provider=is_by_provider)
+    return replace(record, request=asked)
+
+
+def _is_silent(at: _Now) -> bool:
+    """True when the node has no agent that was heard of late, so that nobody follows a request."""
+    report = at.view.report
+    if report is None or report.status.node_uid != at.view.node.metadata.uid:
+        return True
+    heard = instant_of(report.status.observed_at, float("-inf"))
+    return at.now - heard > at.policy.report_seconds_max
 
 
 def _acted(at: _Now, record: NodeRecord) -> NodeRecord:
@@ -304,7 +321,10 @@ def _acted(at: _Now, record: NodeRecord) -> NodeRecord:
         return record
     last = record.tries[-1] if record.tries else None
     action = record.request.action if record.request is not None else Action.REBOOT
-    if last is not None and last.boot_id and at.view.boot_id not in ("", last.boot_id):
+    is_by_provider = record.request is not None and record.request.is_by_provider
+    # What the report of a silent agent says is of before.
+    boot_id = at.view.node.status.node_info.boot_id if is_by_provider else at.view.boot_id
+    if last is not None and last.boot_id and boot_id not in ("", last.boot_id):
         return _go_on(at, record, "the machine has started again, and it is still there",
                       after=_before(action, record, at.policy))  # fmt: skip
     report = at.view.report
@@ -329,10 +349,9 @@ def _acted(at: _Now, record: NodeRecord) -> NodeRecord:
     if not at.is_over(record):
         return record
     if not is_answered:
-        return at.enter(
-            record, NodeState.ASKING,
-            f"no agent carries out {action.value} there: {record.reason}",
-        )  # fmt: skip
+        who = "the machine has not started again by its provider" if is_by_provider \
+            else f"no agent carries out {action.value} there"  # fmt: skip
+        return at.enter(record, NodeState.ASKING, f"{who}: {record.reason}")
     return _go_on(at, record, f"{action.value} did not help in time",
                   after=_before(action, record, at.policy))  # fmt: skip
 

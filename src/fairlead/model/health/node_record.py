@@ -69,11 +69,15 @@ class NodeState(Enum):
 
 
 class NodeRequest(Wire, frozen=True):
-    """What the agent of the node is asked to do, once: `id` tells it from every other request."""
+    """What the agent of the node, or the provider of its machine, is asked to do, once.
+
+    `id` tells it from every other request.
+    """
 
     id: str
     action: Action
     components: tuple[str, ...] = ()
+    is_by_provider: bool = False
 
 
 class Try(Wire, frozen=True):
@@ -117,6 +121,15 @@ class Departure:
     is_by_person: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class ProviderRestart:
+    """That a provider is to restart the machine of a node, which ran `boot_id` at `since`."""
+
+    id: str
+    since: float
+    boot_id: str
+
+
 def record_of(notes: Mapping[str, str]) -> NodeRecord | None:
     """Return the record in the annotations of a node; None where there is none that can be read."""
     text = notes.get(HEALTH)
@@ -147,3 +160,14 @@ def departure_of(notes: Mapping[str, str]) -> Departure | None:
     if record is None or record.state is not NodeState.REPLACING:
         return None
     return Departure(record.reason, RemovalCause.REPAIR)
+
+
+def provider_restart_of(notes: Mapping[str, str]) -> ProviderRestart | None:
+    """Return what the provider of a node's machine is asked for; None: nothing."""
+    record = record_of(notes)
+    if record is None or record.state is not NodeState.REBOOTING or not record.tries:
+        return None
+    asked = record.request
+    if asked is None or not asked.is_by_provider:
+        return None
+    return ProviderRestart(asked.id, parse_time(record.entered_at), record.tries[-1].boot_id)

@@ -19,7 +19,12 @@ from fairlead.api.values.quantity import resources_to_base
 from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.health.node_health import is_ready
-from fairlead.model.health.node_record import Departure, departure_of
+from fairlead.model.health.node_record import (
+    Departure,
+    ProviderRestart,
+    departure_of,
+    provider_restart_of,
+)
 from fairlead.model.health.windows import drain_of
 from fairlead.model.inventory.spares import is_spare, is_spare_of_pool
 from fairlead.model.pools.balloons import is_balloon
@@ -59,6 +64,8 @@ class PoolNode:
     goes: Departure | None = None
     #: A test that it has not passed yet keeps work off it.
     is_gated: bool = False
+    #: Its machine is to be restarted, as its agent is silent; None: it is not.
+    restart: ProviderRestart | None = None
 
     @property
     def name(self) -> str:
@@ -71,7 +78,7 @@ class PoolNode:
         ours = (
             self.pool, self.instance, self.is_ready, self.is_joining, self.devices, self.removal
         )  # fmt: skip
-        out = (self.is_out, self.goes)
+        out = (self.is_out, self.goes, self.restart)
         cordons = (self.is_cordoned, self.node.spec.taints)
         return (*ours, self.maintenance, self.announced, *out, *cordons)
 
@@ -139,7 +146,7 @@ class PoolNodes:
             devices_of(node.status.allocatable),
             notes.get(names.REMOVAL, ""), notes.get(names.MAINTENANCE, ""),
             notes.get(names.MAINTENANCE_ANNOUNCED, ""), drain_of(notes) is not None,
-            departure_of(notes), is_gated,
+            departure_of(notes), is_gated, provider_restart_of(notes),
         )  # fmt: skip
         self.version += before is None or before.facts != found.facts
         self.by_name[name] = self.by_instance[found.instance] = found
