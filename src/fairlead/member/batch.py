@@ -26,7 +26,6 @@ import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, BinaryIO
 
@@ -331,8 +330,8 @@ async def _other(gang: Gang, warning: EndSignal | None) -> int:
         tasks, loop = Tasks(link.send, spawn), asyncio.get_running_loop()
         leads = {signal.SIGTERM: warning.lead_seconds if warning is not None else 0}
         for number in PASSED:
-            later = partial(loop.call_later, leads.get(number, 0), tasks.signal, number)
-            loop.add_signal_handler(number, later)
+            lead = leads.get(number, 0)
+            loop.add_signal_handler(number, loop.call_later, lead, tasks.signal, number)
         try:
             while True:
                 match await link.receive():
