@@ -15,6 +15,8 @@ import random
 import subprocess
 import sys
 import time
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import Any, cast
 
 import msgspec
@@ -31,8 +33,8 @@ from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.fake_client import FakeClient
 from fairlead.web.cluster import WebMirrors
 from fairlead.web.entrance import LinkEntrance
-from fairlead.web.live import Pages
-from fairlead.web.pages import Site
+from fairlead.web.live import Made, Pages, Viewer
+from fairlead.web.pages import AskedPath, Site
 from fairlead.web.process import OnlyViewer
 from fairlead.web.rights import Rights
 from fairlead.web.server import WebServer
@@ -50,7 +52,17 @@ URLS = (
 
 
 def run(report: Report) -> None:
-    """Decode, serve, and follow."""
+    """Measure in a process of its own, whose memory is the page's."""
+    command = (sys.executable, "-m", "bench.groups.web_open")
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    share, updates, size = json.loads(done.stdout)
+    report.add("web_open.core_share", share, "cores")
+    report.add("web_open.updates_rate", updates, "1/s")
+    report.add("web_open.memory", size / 1e6, "MB")
+
+
+def measured() -> tuple[float, float, int]:
+    """Return the share of a core, pages sent per second, and the bytes of memory."""
     own = resident_bytes(os.getpid())
     made = list(objects())
     wires = [(type(each), msgspec.json.encode(to_wire(each))) for _, each in made]
@@ -60,9 +72,26 @@ def run(report: Report) -> None:
     grown = resident_bytes(os.getpid()) - before
     del decoded, wires
     share, updates, served = asyncio.run(_served(made))
-    report.add("web_open.core_share", share, "cores")
-    report.add("web_open.updates_rate", updates, "1/s")
-    report.add("web_open.memory", (own + grown + served) / 1e6, "MB")
+    return share, updates, own + grown + served
+
+
+class CountedPages(Pages):
+    """Counts the pages that are open, and those that were sent."""
+
+    open, sent = 0, 0
+
+    async def changes(
+        self, viewer: Viewer, asked: AskedPath, seen: str
+    ) -> AsyncGenerator[Made | None]:
+        """See `Pages`."""
+        self.open += 1
+        try:
+            async with aclosing(super().changes(viewer, asked, seen)) as changes:
+                async for made in changes:
+                    self.sent += made is not None
+                    yield made
+        finally:
+            self.open -= 1
 
 
 async def _served(made: list[tuple[Any, Any]]) -> tuple[float, float, int]:
@@ -78,31 +107,28 @@ async def _served(made: list[tuple[Any, Any]]) -> tuple[float, float, int]:
         DEFAULT_LEVELS, is_up=True,
     )  # fmt: skip
     entrance = LinkEntrance(OnlyViewer(site), key="key", clock=clock)
-    loop = asyncio.get_running_loop()
-    server = WebServer(
-        Pages(stopwatch=loop.time, cpu=time.thread_time), entrance, clock=clock, log=SILENT
-    )
+    pages = CountedPages(stopwatch=asyncio.get_running_loop().time, cpu=time.thread_time)
+    server = WebServer(pages, entrance, clock=clock, log=SILENT)
     supervisor = Supervisor(cluster.services(), clock=clock, rng=rng)
     async with asyncio.TaskGroup() as group:
         running = group.create_task(supervisor.run())
         await cluster.ready()
         async with server.listening(0):
-            share, updates = await _followed(client, entrance.link(server.port))
+            share, updates = await _followed(client, pages, entrance.link(server.port))
             grown = resident_bytes(os.getpid()) - before
         supervisor.stop()
         await running
     return share, updates, grown
 
 
-async def _followed(client: FakeClient, link: str) -> tuple[float, float]:
-    readers = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "bench.web_readers", link, *URLS,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    assert readers.stdout is not None
+async def _followed(client: FakeClient, pages: CountedPages, link: str) -> tuple[float, float]:
+    """Return the share of a core, and the pages sent per second, while all are followed."""
+    command = (sys.executable, "-m", "bench.web_readers", link, *URLS)
+    readers = await asyncio.create_subprocess_exec(*command)
     try:
-        assert await readers.stdout.readline() == b"following\n"
-        began, busy, number = time.monotonic(), time.process_time(), 0
+        while pages.open < len(URLS):  # noqa: ASYNC110 # readers are another process
+            await asyncio.sleep(0.1)
+        began, busy, sent, number = time.monotonic(), time.process_time(), pages.sent, 0
         while time.monotonic() - began < SECONDS:
             number += 1
             name, space = f"train-{number % 3_400:05}", f"team-{number % 50:02}"
@@ -110,9 +136,11 @@ async def _followed(client: FakeClient, link: str) -> tuple[float, float]:
             await client.patch(JOBS, name, patch, namespace=space, subresource="status")
             await asyncio.sleep(1 / CHANGES_PER_SECOND)
         took, busy = time.monotonic() - began, time.process_time() - busy
-        counts = json.loads((await readers.communicate())[0])
-        return busy / took, counts["pages"] / took
+        return busy / took, (pages.sent - sent) / took
     finally:
-        if readers.returncode is None:
-            readers.kill()
-            await readers.wait()
+        readers.kill()
+        await readers.wait()
+
+
+if __name__ == "__main__":
+    print(json.dumps(measured()))
