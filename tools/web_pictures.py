@@ -22,10 +22,7 @@ from tests.e2e.web_world import page_of
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 WIDTH, HEIGHT = 1280, 900
 #: Pictures of docs/images, by page, and the height of each.
-DOCUMENTED = {
-    "home": 860, "jobs": 620, "job-waits": 620, "cluster": 760, "node": 900, "teams": 620,
-    "fleet": 620, "runs": 820,
-}  # fmt: skip
+DOCUMENTED = {"home": 860, "cluster": 760, "node": 900, "runs": 820}
 _TIMES = """
 (() => { const page = performance.getEntriesByType("navigation")[0];
   const paint = performance.getEntriesByName("first-contentful-paint")[0];
