@@ -2,12 +2,14 @@
 
 Sources: nextflow-io/nextflow executor/SlurmExecutor.groovy; jupyterhub/batchspawner
 batchspawner/batchspawner.py; OSC/ood_core lib/ood_core/job/adapters/slurm.rb; Parsl/parsl
-providers/slurm/slurm.py.
+providers/slurm/slurm.py; Lightning-AI/pytorch-lightning fabric/plugins/environments/slurm.py and
+pytorch/trainer/connectors/signal_connector.py.
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -228,5 +230,46 @@ def test_a_signal_before_the_end_is_for_the_batch_shell_and_a_second_run_has_the
     tools.run("scontrol", "requeue", str(number))
     eventually(lambda: tools.queue("-t", "all", "-j", str(number)), [f"{number} CD"])
     assert out.read_text().splitlines()[-1] == f"run 1 of {number}"
+    form = ("-X", "-n", "-P", "-o", "JobID,State,Restarts", "-j", str(number))
+    eventually(lambda: tools.run("sacct", *form).out, f"{number}|COMPLETED|1\n")
+
+
+#: What Lightning reads of a job and does on the signal before its end, in the order of its sources.
+LIGHTNING = """
+import os, pathlib, signal, subprocess, time
+assert os.environ["SLURM_JOB_NAME"] not in ("bash", "interactive")
+assert int(os.environ["SLURM_NTASKS"]) == int(os.environ["SLURM_NTASKS_PER_NODE"]) == 2
+assert int(os.environ["SLURM_NNODES"]) == 1
+rank, job = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_JOB_ID"]
+port, saved = int(job[-4:]) + 15000, pathlib.Path("hpc_ckpt_1")
+assert os.environ["SLURM_NODELIST"].split(" ")[0].split(",")[0]
+if saved.exists():
+    print(f"rank {rank} goes on from {saved.read_text()}")
+    raise SystemExit
+def requeue(_number, _frame):
+    if rank == 0:
+        saved.write_text("step 7")
+        subprocess.call(["scontrol", "requeue", str(int(job))])
+assert signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL
+signal.signal(signal.SIGUSR1, requeue)
+while True:
+    time.sleep(0.1)
+"""
+
+
+def test_the_calls_of_lightning_save_and_requeue_a_job_at_the_signal_before_its_end(
+    tools: Tools,
+) -> None:
+    (tools.root / "fit.py").write_text(LIGHTNING)
+    number = int(tools.run(
+        "sbatch", "--parsable", "-J", "fit", "--ntasks-per-node=2", "-t", "1", "-o", "fit.out",
+        "--signal=SIGUSR1@48", "--open-mode=append", stdin="#!/bin/bash\n"
+        f"export FAIRLEAD_KUBECONFIG={tools.shell.data}/kubeconfig PATH={tools.bin}:$PATH\n"
+        f"srun {sys.executable} fit.py\n",
+    ).out)  # fmt: skip
+    eventually(lambda: tools.queue("-t", "all", "-j", str(number)), [f"{number} CD"])
+    lines = (tools.root / "fit.out").read_text().splitlines()
+    gone_on = sorted(line for line in lines if line.startswith("rank"))
+    assert gone_on == ["rank 0 goes on from step 7", "rank 1 goes on from step 7"]
     form = ("-X", "-n", "-P", "-o", "JobID,State,Restarts", "-j", str(number))
     eventually(lambda: tools.run("sacct", *form).out, f"{number}|COMPLETED|1\n")

@@ -230,7 +230,7 @@ def kubectl_name(adopts: Adopts) -> str:
 @click.option("--state", "states", metavar="STATE", multiple=True,
               shell_complete=words(*STATES), help="Jobs in this state; repeatable.")  # fmt: skip
 @click.option("--name", metavar="PATTERN", default="",
-              help="Jobs of such a name: * and ? stand for any text, any letter.")  # fmt: skip
+              help="Jobs of such a name: * matches any text, ? any letter.")  # fmt: skip
 @click.option("-y", "--yes", is_flag=True, help="Do not ask, however many they are.")
 @common()
 def cancel(

@@ -51,7 +51,7 @@ LIMIT_MAX = 100_000
 )
 @click.option("-u", "--user", metavar="NAME", default="", help="Only that user's jobs.")
 @click.option("--name", "pattern", metavar="PATTERN", default="",
-              help="Only jobs of such a name: * and ? stand for any text, any letter.")  # fmt: skip
+              help="Only jobs of such a name: * matches any text, ? any letter.")  # fmt: skip
 @click.option("--node", metavar="NODE", default="",
               help="Only jobs whose last attempt was on that node.")  # fmt: skip
 @click.option("--limit", metavar="N", default=LIMIT_DEFAULT, show_default=True,

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 @click.option("-u", "--user", metavar="NAME", default="", help="Only that user's jobs.")
 @click.option("--me", "is_mine", is_flag=True, help="Only your own jobs.")
 @click.option("--name", "pattern", metavar="PATTERN", default="",
-              help="Only jobs of such a name: * and ? stand for any text, any letter.")  # fmt: skip
+              help="Only jobs of such a name: * matches any text, ? any letter.")  # fmt: skip
 @click.option("--node", metavar="NODE", default="", help="Only jobs on that node.")
 @click.option("--since", metavar="DURATION", default="",
               help="Only jobs submitted this long ago or later.")  # fmt: skip

@@ -271,7 +271,7 @@ def common(*, output: bool = True, cluster: bool = True, columns: bool = False) 
 
 def _options(*, output: bool, cluster: bool, columns: bool) -> list[Callable[[Any], Any]]:
     options: list[Callable[[Any], Any]] = []
-    more = ", csv, or columns as NAME,STATE" if columns else ""
+    forms = ", name, csv, or columns as NAME,STATE." if columns else " or name."
     if columns:
         options.append(click.option(
             "--sort", metavar="COLUMN", default="",
@@ -281,7 +281,7 @@ def _options(*, output: bool, cluster: bool, columns: bool) -> list[Callable[[An
         options += [
             click.option("-o", "--output", metavar="FORMAT", default="table", show_default=True,
                          shell_complete=words(*(each.value for each in Format)),
-                         help=f"table, wide, json, yaml or name{more}."),
+                         help=f"table, wide, json, yaml{forms}"),
             click.option("--no-headers", is_flag=True, help="Leave the header line out."),
         ]  # fmt: skip
     if cluster:
