@@ -37,8 +37,7 @@ LAUNCH_NODES_MAX = 1_000
 #: The option that says how long a provider may queue a launch.
 QUEUE_SECONDS = "queueSeconds"
 JOBS_SHOWN_MAX = 20
-#: Conditions of a pool.
-VALID = "Valid"
+VALID = "Valid"  # a condition of a pool
 _NodeCount: TypeAlias = Annotated[int, doc(ge=0, maximum=NODES_MAX)]
 
 
@@ -51,8 +50,7 @@ class ProviderType(Enum):
     STATIC = "Static"
     EXEC = "Exec"
     SIMULATED = "Simulated"
-    #: Another autoscaler: Fairlead only keeps balloons.
-    EXTERNAL = "External"
+    EXTERNAL = "External"  # another autoscaler: Fairlead only keeps balloons
 
     @property
     def restarts(self) -> bool:

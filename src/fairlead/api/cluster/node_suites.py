@@ -8,7 +8,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from importlib import resources
 from typing import TypeAlias
 
@@ -147,6 +147,11 @@ def proofs_of(check: str, component: str) -> tuple[str, ...]:
     """Return the tests that would find a fault of a check again; of a test, itself."""
     if check == TESTED:
         return (component,) if component in machine_tests() else ()
+    return _proofs_of_check(check)
+
+
+@lru_cache(maxsize=256)  # thousands of nodes have faults of few checks
+def _proofs_of_check(check: str) -> tuple[str, ...]:
     return tuple(each.name for each in machine_tests().values() if check in each.proves)
 
 

@@ -318,7 +318,7 @@ class _Cycle:
                     view.fleet.status.tried, node.node, node.report, present=view.node_names,
                     now=view.now,
                 )  # fmt: skip
-                record = taken_out(node, need, self.policy, view.now, known)
+                record = taken_out(node, need, self.policy, view.now, known=known)
                 at = format_time(view.now)
                 said = (decision("Cordon", need, node, text=f"{name}: {record.reason}", at=at),)
                 self.actions.append(SetRecord(node.node, record, said))

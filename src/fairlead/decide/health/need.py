@@ -18,7 +18,7 @@ from fairlead.api.cluster.node_report import (
     Severity,
     SourceState,
 )
-from fairlead.api.cluster.node_suites import proofs_of
+from fairlead.api.cluster.node_suites import TESTED, proofs_of
 from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import REPAIRED
@@ -88,7 +88,11 @@ def open_faults(
         yield found
     if report is None or report.status.node_uid != node.metadata.uid:
         return
-    repaired = instant_of(node.metadata.annotations.get(REPAIRED), float("-inf"))
+    said = node.metadata.annotations.get(REPAIRED)
+    if said is None:
+        yield from report.status.faults
+        return
+    repaired = instant_of(said, float("-inf"))
     for fault in report.status.faults:
         if instant_of(fault.last_seen, float("inf")) > repaired:
             yield fault
@@ -102,28 +106,40 @@ def need_of(
 
     `change`: the machine is another one than the one that was tested.
     """
-    found = [
-        (fault, urgency)
-        for fault in open_faults(node, report, tests)
-        if policy.acts_on(fault.check) is acting and (urgency := urgency_of(fault)) is not None
-    ]
+    acts: dict[str, bool] = {}
+    found: list[ReportedFault] = []
+    for fault in open_faults(node, report, tests):
+        if fault.severity is not Severity.CRITICAL and not fault.action.asks:
+            continue
+        check = fault.check
+        if check not in acts:
+            acts[check] = policy.acts_on(check) is acting
+        if acts[check]:
+            found.append(fault)
     if change is not None and policy.acts_on(change.check) is acting:
-        found.append((change, Urgency.COSMETIC))
-    if not found:
-        return None
+        found.append(change)
+    return _need(node, found, policy, now) if found else None
+
+
+def _need(node: Node, found: Sequence[ReportedFault], policy: HealthPolicy, now: float) -> Need:
+    """Return what some faults ask for; in one pass, as all nodes of a fleet may have many."""
     created = instant_of(node.metadata.creation_timestamp, float("-inf"))
-    worst = max(
-        (fault for fault, _ in found),
-        key=lambda fault: (fault.severity.rank, fault.action.rank, fault.words),
-    )
-    action = max((fault.action for fault, _ in found), key=lambda each: each.rank)
-    # The clock of a node may be wrong: a fault is not older than its node, nor of the future.
-    deadline = min(
-        max(created, min(now, instant_of(fault.first_seen, now))) + urgency.seconds(policy)
-        for fault, urgency in found
-    )
-    components = tuple(sorted({fault.component for fault, _ in found}))
-    retests = {name for fault, _ in found for name in proofs_of(fault.check, fault.component)}
+    worst, deadline, action = found[0], float("inf"), found[0].action
+    instants: dict[str, float] = {}
+    for fault in found:
+        first = instants.get(fault.first_seen)
+        if first is None:  # the clock of a node may be wrong: not of the future
+            first = instants[fault.first_seen] = min(now, instant_of(fault.first_seen, now))
+        # Nor is a fault older than its node.
+        deadline = min(deadline, max(created, first) + _URGENCIES[fault.severity].seconds(policy))
+        if fault.action.rank > action.rank:
+            action = fault.action
+        harm = fault.severity.rank - worst.severity.rank or fault.action.rank - worst.action.rank
+        if harm > 0 or (harm == 0 and fault.words > worst.words):
+            worst = fault
+    components = tuple(sorted({fault.component for fault in found}))
+    proofs = {(fault.check, fault.component if fault.check == TESTED else "") for fault in found}
+    retests = {name for check, component in proofs for name in proofs_of(check, component)}
     return Need(worst, action, deadline, components, len(found), tuple(sorted(retests)))
 
 

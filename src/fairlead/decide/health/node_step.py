@@ -130,7 +130,7 @@ class _Now:
 
 
 def taken_out(
-    view: NodeView, need: Need, policy: HealthPolicy, now: float,
+    view: NodeView, need: Need, policy: HealthPolicy, now: float, *,
     known: RememberedTries = _NOTHING_KNOWN,
 ) -> NodeRecord:  # fmt: skip
     """Return the record of a node that is taken out of service now.

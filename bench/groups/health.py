@@ -1,0 +1,118 @@
+"""What a decision about health costs: 7,500 nodes of which every one has faults.
+
+storm      each has eight faults, of which the worst asks for a reboot: nothing is taken
+cosmetic   each has eight faults that are information and ask for a reset: all ask to go
+out        1 % of the nodes are out, in all states, and the others have no fault
+"""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import time
+from collections.abc import Mapping
+from itertools import cycle
+
+from msgspec.structs import replace
+
+from bench.harness import Report, cpu_slowness
+from fairlead.api.cluster.fleet import Fleet
+from fairlead.api.cluster.node_report import (
+    Action,
+    NodeReport,
+    NodeReportStatus,
+    ReportedFault,
+    Severity,
+)
+from fairlead.api.meta import ObjectMeta
+from fairlead.api.names import HEALTH, HEALTH_DRAIN
+from fairlead.api.values.times import format_time
+from fairlead.decide.health.cycle import HealthMemory, HealthView, decide_health
+from fairlead.decide.health.node_step import NodeView
+from fairlead.decide.health.policy import HealthPolicy
+from fairlead.model.health.node_record import (
+    NodeRecord,
+    NodeRequest,
+    NodeState,
+    Try,
+    record_text,
+)
+from fairlead.testing.builders import EPOCH, make_node
+
+NODES, FAULTS, OUT, ROUNDS = 7_500, 8, 75, 9
+POLICY = HealthPolicy(enabled=True, act_on=("*",))
+NOW, INSTANT = EPOCH + 86_400.0, 86_400.0
+#: States of nodes that are out, and what was asked for in them.
+STATES = {
+    NodeState.RESETTING: Action.RESET_GPU, NodeState.REBOOTING: Action.REBOOT,
+    NodeState.REPLACING: Action.REPLACE, NodeState.ASKING: Action.REBOOT,
+}  # fmt: skip
+
+
+def run(report: Report) -> None:
+    """Measure decisions in turns."""
+    cases = {
+        "storm": {name: _sick(name, Severity.CRITICAL, Action.REBOOT) for name in _names(NODES)},
+        "cosmetic": {
+            name: _sick(name, Severity.INFO, Action.RESET_GPU) for name in _names(NODES)
+        },
+        "out": dict(zip(_names(OUT), map(_out, _names(OUT), cycle(STATES)), strict=True)),
+    }  # fmt: skip
+    costs: dict[str, list[float]] = {name: [] for name in cases}
+    names = frozenset(_names(NODES))
+    for _ in range(ROUNDS):
+        slow = cpu_slowness()
+        for name, nodes in cases.items():
+            costs[name].append(_decide(nodes, names) / slow)
+    for name, seconds in costs.items():
+        report.add(f"health.{name}", statistics.median(seconds) * 1e3, "ms CPU")
+
+
+def _names(count: int) -> list[str]:
+    return [f"n{i:04}" for i in range(count)]
+
+
+def _decide(nodes: Mapping[str, NodeView], names: frozenset[str]) -> float:
+    """Return the CPU seconds of one decision, with a leader that has seen all of it before."""
+    memory = HealthMemory(looked_at=INSTANT - 5.0)
+    view = HealthView(
+        fleet=Fleet(), nodes=nodes, pods={}, pools={}, sizes={"": NODES}, node_names=names,
+        now=NOW, instant=INSTANT,
+    )  # fmt: skip
+    gc.collect()
+    began = time.process_time()
+    _, found = decide_health(view, POLICY, memory)
+    seconds = time.process_time() - began
+    suspected = found.states.get(NodeState.SUSPECT, 0)
+    assert suspected == NODES or sum(found.states.values()) == OUT, found.states
+    return seconds
+
+
+def _sick(name: str, severity: Severity, action: Action) -> NodeView:
+    at = format_time(NOW - 60.0)
+    faults = tuple(
+        ReportedFault("gpu-xid", f"0000:{i:02x}:00", severity, action, action.recovery, at, at,
+                      ("48",), evidence="NVRM: Xid")
+        for i in range(FAULTS)
+    )  # fmt: skip
+    return NodeView(make_node(name), None, _report(name, faults))
+
+
+def _report(name: str, faults: tuple[ReportedFault, ...]) -> NodeReport:
+    node = make_node(name)
+    status = NodeReportStatus(format_time(NOW - 5.0), node.metadata.uid, "boot-1",
+                              machine_id=f"board-{name}", faults=faults)  # fmt: skip
+    return NodeReport(ObjectMeta(name=name), status=status)
+
+
+def _out(name: str, state: NodeState) -> NodeView:
+    action = STATES[state]
+    at = format_time(NOW - 30.0)
+    record = NodeRecord(
+        state, at, "Critical gpu-xid", session=1, deadline=format_time(NOW + 600.0),
+        drain=f"{at}/{at}", request=NodeRequest("id", action), tries=(Try(action, at, "boot-1"),),
+    )  # fmt: skip
+    sick = _sick(name, Severity.CRITICAL, action)
+    notes = {HEALTH: record_text(record), HEALTH_DRAIN: record.drain}
+    meta = replace(sick.node.metadata, annotations=notes)
+    return NodeView(replace(sick.node, metadata=meta), record, sick.report, is_replaceable=True)
