@@ -22,7 +22,7 @@ from fairlead.api.values.times import format_time
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.desk.memory import Memory, Recall
+from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
@@ -102,7 +102,7 @@ class _World:
         """Decide, make the decision again from its snapshot, and write most of it."""
         recall = Recall()
         self.state.cluster.advance_shares(self.now)
-        made = decide(self.state, self.policy, self.now, memory=Memory(recall)).actions
+        made = decide(self.state, self.policy, self.now, memory=PlanMemory(recall)).actions
         nodes = tuple(node for _, node in sorted(self.nodes.items()))
         jobs = tuple(job for _, job in sorted(self.jobs.items()))
         objects = Objects(nodes, jobs, (), CLASSES, TEAMS)

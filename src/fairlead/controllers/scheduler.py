@@ -41,7 +41,7 @@ from fairlead.decide.placement.actions import (
     WriteVerdict,
 )
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.desk.memory import Memory
+from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.outcome import asked_verdict, changed_verdict, status_patch
 from fairlead.decide.placement.waiting.fair_share import FairShareOrder
@@ -144,7 +144,7 @@ class SchedulerController:
         self._now = now
         contains = not self._set_aside.is_strict
         self._world.state.advance_shares(now)
-        memory, started_at, places = Memory(), self._stopwatch(), self.state.kept_places
+        memory, started_at, places = PlanMemory(), self._stopwatch(), self.state.kept_places
         decision = decide(self.state, self._policy, now, contains_faults=contains, memory=memory)
         made = Cycle(
             now, self._stopwatch() - started_at, len(self.state.queue), contains,

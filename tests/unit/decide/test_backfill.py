@@ -18,7 +18,7 @@ from fairlead.api.values.times import format_time
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.desk.memory import Memory, Recall
+from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.places.kept import Start
 from fairlead.decide.placement.stages.first_start import FirstStart
@@ -325,7 +325,7 @@ def test_a_replay_knows_since_when_room_is_kept() -> None:
     state = PlacementState.of(NODES, jobs)
     decide(state, PREDICTED, EPOCH)
     recall = Recall()
-    decision = decide(state, PREDICTED, EPOCH + 600, memory=Memory(recall))
+    decision = decide(state, PREDICTED, EPOCH + 600, memory=PlanMemory(recall))
     made = Snapshot(EPOCH + 600, Objects(tuple(NODES), jobs), PREDICTED, recall=recall)
     assert (
         placed(replay(dataclasses.replace(made, carried=Carried.of(state))))

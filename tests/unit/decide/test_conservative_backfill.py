@@ -20,7 +20,7 @@ from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.desk.memory import Memory, Recall
+from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.places.kept import KeptRoom, QueueReservation, Start, together
 from fairlead.decide.placement.stages.first_start import FirstStart
@@ -286,7 +286,7 @@ def test_a_replay_makes_the_same_decision() -> None:
     jobs = (RUNS, FIRST, SECOND, *late)
     state, recall = PlacementState.of(NODES, jobs), Recall()
     decide(state, CONSERVATIVE, EPOCH)
-    decision = decide(state, CONSERVATIVE, EPOCH + 1, memory=Memory(recall))
+    decision = decide(state, CONSERVATIVE, EPOCH + 1, memory=PlanMemory(recall))
     made = Snapshot(
         EPOCH + 1, Objects(tuple(NODES), jobs), CONSERVATIVE, carried=Carried.of(state),
         recall=recall,

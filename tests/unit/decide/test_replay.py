@@ -10,7 +10,7 @@ from fairlead.api.values.times import format_time
 from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
 from fairlead.decide.placement.actions import Action, NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.desk.memory import Memory, Recall
+from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision
@@ -35,7 +35,7 @@ def decide_twice(
 ) -> Decision[Action]:
     """Return a decision, after it has been made again from its snapshot."""
     recall = Recall()
-    decision = decide(state, policy, now, memory=Memory(recall))
+    decision = decide(state, policy, now, memory=PlanMemory(recall))
     again = replay(Snapshot(now, objects, policy, carried=Carried.of(state), recall=recall))
     assert again.actions == decision.actions
     return decision

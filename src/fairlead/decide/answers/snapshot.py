@@ -3,7 +3,7 @@
     objects       what the mirrors held
     policy, levels, now, contains_faults
     carried       what the process knew beside the objects
-    recall        the answers that were taken from memory (`desk/memory.py`)
+    recall        the answers that were taken from memory (`decide/placement/desk/memory.py`)
 
 `replay` builds a state from the objects and decides once, with the code that every cycle runs. The
 actions are the same, to the bit: places are chosen by names, never by the order of arrival.

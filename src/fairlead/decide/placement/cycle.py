@@ -30,7 +30,7 @@ from fairlead.decide.placement.actions import (
     WithdrawPreemption,
 )
 from fairlead.decide.placement.desk.context import PlanningContext
-from fairlead.decide.placement.desk.memory import Memory
+from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.desk.repair import GangRelease, Wait, repair
 from fairlead.decide.placement.evict.consolidation import Consolidation
@@ -65,7 +65,7 @@ def decide(
     now: float,
     *,
     contains_faults: bool = False,
-    memory: Memory | None = None,
+    memory: PlanMemory | None = None,
 ) -> Decision[Action]:
     """Return the placements, releases and changed verdicts for the state as it is.
 

@@ -20,7 +20,7 @@ from fairlead.cli.connection.transport import Api
 from fairlead.controllers.decision_log import Cycle
 from fairlead.decide.answers.snapshot import Carried, Snapshot
 from fairlead.decide.placement.cycle import decide
-from fairlead.decide.placement.desk.memory import Memory, Recall
+from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import Connection
@@ -76,7 +76,7 @@ def recorded() -> list[bytes]:
     objects = Objects(tuple(make_nodes(2, gpus=8)), (make_job("train", count=2, gpus=8),))
     snapshot = Snapshot(EPOCH, objects)
     state = PlacementState.of(objects.nodes, objects.jobs)
-    actions = decide(state, snapshot.policy, EPOCH, memory=Memory(snapshot.recall)).actions
+    actions = decide(state, snapshot.policy, EPOCH, memory=PlanMemory(snapshot.recall)).actions
     cycle = Cycle(EPOCH, 0.001, 0, False, actions, Recall(), Carried(), number=7)
     return [line.rstrip(b"\n") for line in write_lines(cycle, snapshot)]
 

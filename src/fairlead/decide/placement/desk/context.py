@@ -7,7 +7,7 @@ from functools import partial
 from math import inf
 from typing import TypeVar, cast
 
-from fairlead.decide.placement.desk.memory import Memory
+from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.desk.repair import GangGrowth
 from fairlead.decide.placement.places.capacity import EmptyCapacity, PresentCapacity
@@ -61,7 +61,7 @@ class PlanningContext:
         #: Called with a job over which a step raised; None: the error is raised.
         self.on_fault: Callable[[ObjectKey, Exception], None] | None = None
         #: What earlier decisions have found, or those before the one that is made again.
-        self.memory = Memory()
+        self.memory = PlanMemory()
         #: Failures of a what-if, as in `RequestShape.failed_on`, by the id of the shape, which is
         #: held: a shape that is dropped on the way leaves its id to another one. None: of a
         #: decision, which the shapes remember.

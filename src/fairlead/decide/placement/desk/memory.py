@@ -6,7 +6,7 @@ That memory refers to versions of columns, which mean nothing in another process
 decision looks at a bounded number of jobs, and `Recall` has the answer that each of them got. With
 the answers of a decision given, a state that was built from the same objects decides the same.
 
-Stages ask a `Memory` and give it what is known now; which of the two answers, they do not see.
+Stages ask a `PlanMemory` and give it what is known now; which of the two answers, they do not see.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Recall:
     failed: list[Failure] = field(default_factory=list[Failure])
 
 
-class Memory:
+class PlanMemory:
     """What earlier decisions of this process have found; `recall` takes what is used of it."""
 
     def __init__(self, recall: Recall | None = None) -> None:
@@ -114,7 +114,7 @@ class Memory:
         self.recall.failed.clear()
 
 
-class GivenMemory(Memory):
+class GivenMemory(PlanMemory):
     """What the memory of another decision has answered, on the same objects."""
 
     def __init__(self, given: Recall) -> None:
