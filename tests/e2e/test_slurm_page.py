@@ -150,8 +150,9 @@ CASES: dict[str, tuple[str, str]] = {
     ),
     "`scancel --me --state=PENDING`": (
         "sbatch -Q -J one -H train.sh; scancel -n one --state=PENDING; squeue -h -n one;"
-        "fairlead submit -q --name two-3 --hold train.sh; fairlead cancel --me --state Held "
-        "--name 'two*'; fairlead cancel 'two-*'; echo gone",
+        "fairlead submit -q --name two-3 --hold train.sh;"
+        "until fairlead cancel --me --state Held --name 'two*' | grep cancelled; do :; done;"
+        "fairlead cancel 'two-*'; echo gone",
         "two-3 cancelled\n.*gone",
     ),
     "`sattach`, `tail -f slurm-1.out`": (
