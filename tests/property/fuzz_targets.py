@@ -190,6 +190,8 @@ def _values() -> Iterator[Target]:
                more=(1.7e9,))  # fmt: skip
     yield text("cli.formats.text:parse_duration", ("1h30m", "2d", "45s"))
     yield text("cli.formats.text:parse_slurm_time", ("90", "12:00:00", "1-12:00:00"))
+    yield text("cli.formats.text:parse_slurm_limit", ("UNLIMITED", "-1", "1-12"))
+    yield Target("cli.cluster.lookup:read_state", ("Waiting", "PENDING"), (CliError,))
     yield Target("cli.job_request.arrays:parse_reference", ("sweep[3]", "sweep"))
     yield text("cli.job_request.mounts:parse_mount", ("claim:/data:ro", "/a:/b"))
     yield text("cli.job_request.mounts:parse_checkpoint", ("claim", "/a/b"))
@@ -265,6 +267,8 @@ def _tools() -> Iterator[Target]:
     decision = b'{"format":"fairlead.dev/decision","version":1}\n{"kind":"Job","object":{}}\n'
     yield Target("app.decision_file:read_lines", (decision,), (DecisionFileError,),
                  parser=lambda data: read_lines(data.splitlines()))  # fmt: skip
+    head = b'{"format":"fairlead.dev/decision","version":1,"cycle":1,"now":0,"objects":0}'
+    yield Target("app.decision_file:read_head", (head,), (DecisionFileError,))
 
 
 def _slurm_conf(text: str) -> object:
