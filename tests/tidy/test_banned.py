@@ -193,3 +193,14 @@ def test_no_constant_is_bound_twice() -> None:
                 f"{path.relative_to(ROOT)}: {n}" for n in set(targets) if targets.count(n) > 1
             ]
     assert twice == []
+
+
+def test_texts_that_cannot_be_decoded_are_caught_whatever_is_wrong_with_them() -> None:
+    """msgspec raises UnicodeDecodeError, which is no DecodeError; both are ValueErrors."""
+    found = [
+        f"{name(path)}:{node.lineno}: {node.attr}"
+        for path in modules()
+        for node in nodes(path)
+        if isinstance(node, ast.Attribute) and node.attr in ("DecodeError", "MsgspecError")
+    ]
+    assert found == []

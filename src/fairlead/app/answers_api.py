@@ -61,7 +61,7 @@ async def read_question(request: web.BaseRequest, kind: type[T]) -> T:
             raise TooLarge(f"a question has at most {QUESTION_BYTES_MAX} bytes")
     try:
         return msgspec.json.decode(body, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise BadRequest(f"the question cannot be read: {error}") from error
 
 

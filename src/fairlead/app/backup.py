@@ -225,7 +225,7 @@ def _about(archive: tarfile.TarFile) -> BackupAbout:
         raise tarfile.ReadError(f"it does not begin with {_ABOUT_FILE}")
     try:
         about = msgspec.json.decode(opened.read(_ABOUT_BYTES_MAX), type=BackupAbout)
-    except msgspec.MsgspecError as error:
+    except ValueError as error:
         raise tarfile.ReadError(f"{_ABOUT_FILE}: {error}") from error
     if about.layout != LAYOUT:
         raise BackupError(

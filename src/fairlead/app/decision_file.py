@@ -326,7 +326,7 @@ def _decode(number: int, text: bytes, type_: type[Any], *, prefix: str = "") -> 
         why, _, path = str(error).partition(" - at `$")
         field = (prefix + path.rstrip("`")).lstrip(".")
         raise DecisionFileError(number, why, field) from error
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DecisionFileError(number, f"not JSON that can be read: {error}") from error
 
 

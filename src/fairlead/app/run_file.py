@@ -91,7 +91,7 @@ def read_running(data: Path) -> RunningCluster | None:
         running = msgspec.json.decode(path.read_bytes(), type=RunningCluster)
         if Path(f"/proc/{running.pid}").stat().st_uid != record.st_uid:
             return None
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return None
     return running if is_same(running) else None
 

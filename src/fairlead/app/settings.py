@@ -175,7 +175,7 @@ def _read(data: Path) -> Remembered:
         if path.stat().st_size > _FILE_BYTES_MAX:
             return Remembered()
         return msgspec.json.decode(path.read_bytes(), type=Remembered)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return Remembered()
 
 

@@ -129,5 +129,5 @@ def _decoded(path: str, output: bytes) -> Any:
         return None
     try:
         return msgspec.json.decode(output)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise CloudError(f"{path} answers no JSON: {error}") from error

@@ -144,7 +144,7 @@ class Redfish:
         text = await self._ask(url, None)
         try:
             return msgspec.json.decode(text, type=_System)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             raise CloudError(f"{url} is no system of Redfish: {error}") from error
 
     async def _ask(self, url: str, body: Mapping[str, str] | None) -> bytes:

@@ -38,7 +38,7 @@ def read_storage_classes(api: BlockingClient) -> StorageClasses | None:
     """Return the classes of the cluster; None when they cannot be read."""
     try:
         listed: dict[str, Any] = msgspec.json.decode(api.request("GET", PATH).body)
-    except (ApiError, msgspec.DecodeError):
+    except (ApiError, ValueError):
         return None
     metadata = [item["metadata"] for item in listed.get("items") or ()]
     names = sorted(each["name"] for each in metadata)

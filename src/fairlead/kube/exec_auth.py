@@ -186,7 +186,7 @@ def _parse(plugin: ExecPlugin, output: bytes) -> Credential:
     who = f"{plugin.place}: {plugin.command}"
     try:
         answer = msgspec.json.decode(output, type=_ExecCredential)
-    except (msgspec.DecodeError, UnicodeError) as error:
+    except ValueError as error:
         raise PluginError(f"{who} did not print an ExecCredential as JSON: {error}") from error
     if answer.kind != "ExecCredential" or answer.api_version != plugin.api_version:
         raise PluginError(

@@ -333,7 +333,7 @@ def error_of(answer: HttpResponse, place: str, options: HttpOptions) -> ApiError
     body = answer.body[: options.error_bytes_max]
     try:
         status = _STATUS.decode(body)
-    except msgspec.MsgspecError:
+    except ValueError:
         status = Status()
     if status.code == 0 or not status.message:
         status = _plain_status(answer, place, body)

@@ -59,7 +59,7 @@ def decode_report(data: bytes) -> Report:
     """Return the report in a file of an agent; UnreadableReport."""
     try:
         report = msgspec.json.decode(data, type=Report)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise UnreadableReport(f"it is no report of an agent: {error}") from error
     if report.version != VERSION:
         raise UnreadableReport(f"it has version {report.version}; accepted: {VERSION}")

@@ -106,7 +106,7 @@ class State:
             if found is None:
                 return Kept(memories=memories)
             document = msgspec.json.decode(found[0], type=_Document)
-        except (sqlite3.Error, msgspec.DecodeError) as error:
+        except (sqlite3.Error, ValueError) as error:
             raise StateError(str(error)) from error
         return Kept(document.faults, document.ended, memories, document.dropped)
 
@@ -166,7 +166,7 @@ class State:
         try:
             rows = self._database.execute("SELECT document FROM repairs ORDER BY number").fetchall()
             return tuple(msgspec.json.decode(text, type=KeptRepair) for (text,) in rows)
-        except (sqlite3.Error, msgspec.DecodeError) as error:
+        except (sqlite3.Error, ValueError) as error:
             raise StateError(str(error)) from error
 
     def keep_repair(self, repair: KeptRepair) -> None:
@@ -202,7 +202,7 @@ def open_state(path: Path) -> State:
     try:
         return _checked(path)
     except StateError as error:
-        if not isinstance(error.__cause__, sqlite3.DatabaseError | msgspec.DecodeError):
+        if not isinstance(error.__cause__, sqlite3.DatabaseError | ValueError):
             raise
         if isinstance(error.__cause__, sqlite3.OperationalError):
             raise

@@ -62,7 +62,7 @@ class MachineWatch:
     def _recall(self, source: AnySource, memory: Memory) -> None:
         try:
             found = msgspec.json.decode(memory.document, type=source.memory_type)
-        except msgspec.DecodeError:  # of another version: begin again
+        except ValueError:  # of another version: begin again
             return
         self._memories[source.name] = found
         self._lost[source.name] = memory.lost

@@ -17,7 +17,7 @@ from fairlead.runtime.client import Unreadable
 #: Levels of an object that are looked at; the types that we read have fewer than 20.
 DEPTH_MAX = 64
 #: What a decoder raises over what it is given: wrong types, no JSON, no UTF-8, nested too deep.
-UNDECODABLE = (msgspec.MsgspecError, RecursionError, ValueError)
+UNDECODABLE = (ValueError, RecursionError)
 _WHY_LENGTH_MAX = 300
 
 _TOKEN = re.compile(rb'"(?:[^"\\]++|\\.)*+"|[\[\]{}]', re.DOTALL)
@@ -49,13 +49,13 @@ def unreadable_of(data: bytes, error: Exception) -> Unreadable | None:
     why = f"{type(error).__name__}: {error}"[:_WHY_LENGTH_MAX]
     try:
         metadata = _OBJECT.decode(data).metadata
-    except (msgspec.MsgspecError, ValueError):
+    except ValueError:
         pass
     else:
         return Unreadable(metadata, why) if metadata.name else None
     try:
         found = _IDENTIFIED.decode(data).metadata
-    except (msgspec.MsgspecError, ValueError):
+    except ValueError:
         return None
     metadata = ObjectMeta(
         name=found.name,

@@ -48,7 +48,7 @@ def read_record(path: Path) -> WebRecord | None:
         record = msgspec.json.decode(path.read_bytes(), type=WebRecord)
         if Path(f"/proc/{record.pid}").stat().st_uid != found.st_uid:
             return None
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return None
     lives = identity(record.pid) == ProcessIdentity(record.start_ticks, record.boot_id)
     return record if lives else None

@@ -205,7 +205,7 @@ class Simulations:
             result = await asyncio.get_running_loop().run_in_executor(
                 None, _result_of, question, answer, folder
             )
-        except (OSError, ValueError, KeyError, msgspec.MsgspecError) as error:
+        except (OSError, ValueError, KeyError) as error:
             self._now(replace(
                 self.latest, state=SimulationState.FAILED,
                 problem=f"its files cannot be read: {error}",

@@ -88,7 +88,7 @@ def _decode(
 ) -> AdmissionRequest[T]:
     try:
         review = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise BadReview(f"not an {KIND}: {error}") from error
     except RecursionError as error:
         raise BadReview("nested too deeply") from error

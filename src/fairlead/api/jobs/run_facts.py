@@ -115,7 +115,7 @@ def source_of(metadata: ObjectMeta) -> RunSource | None:
         return None
     try:
         return msgspec.json.decode(text, type=RunSource)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
 
 

@@ -103,7 +103,7 @@ def decode_use(text: str | None) -> MemberUse | None:
         return None
     try:
         use = msgspec.json.decode(text, type=MemberUse)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     amounts = (
         use.milliseconds, use.cpu_milliseconds, use.memory_peak_bytes, use.memory_mean_bytes,

@@ -32,7 +32,7 @@ def ask_why(api: Api, job: Job, *, is_changed: bool = False) -> Explained | None
         question = ExplainQuestion(namespace, name, to_wire(job) if is_changed else None)
         answer = Archive(api).ask(EXPLAIN_PATH, question)
         found = msgspec.json.decode(answer, type=Explained)
-    except (NoArchive, msgspec.DecodeError):
+    except (NoArchive, ValueError):
         return None
     return found if found.is_changed == is_changed else None
 
@@ -43,7 +43,7 @@ def ask_fit(api: Api, job: Job) -> Fitted | None:
         return msgspec.json.decode(
             Archive(api).ask(FIT_PATH, FitQuestion(to_wire(job))), type=Fitted
         )
-    except (NoArchive, msgspec.DecodeError):
+    except (NoArchive, ValueError):
         return None
 
 
@@ -52,5 +52,5 @@ def ask_teams(api: Api) -> dict[str, TeamUse] | None:
     try:
         answer = Archive(api).ask(TEAMS_PATH, TeamsQuestion())
         return msgspec.json.decode(answer, type=dict[str, TeamUse])
-    except (NoArchive, msgspec.DecodeError):
+    except (NoArchive, ValueError):
         return None

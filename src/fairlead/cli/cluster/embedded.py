@@ -26,7 +26,7 @@ def read_status(api: Api) -> ClusterStatus | None:
     try:
         answer = api.request("GET", STATUS_PATH)
         return msgspec.json.decode(answer.body, type=ClusterStatus)
-    except (ApiError, msgspec.DecodeError):
+    except (ApiError, ValueError):
         return None
 
 

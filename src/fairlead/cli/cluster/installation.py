@@ -30,5 +30,5 @@ def own_namespace(api: Api) -> str:
     try:
         answer = api.request("GET", BINDING_PATH)
         return msgspec.json.decode(answer.body, type=_Binding).subjects[0].namespace
-    except (ApiError, msgspec.DecodeError, IndexError):
+    except (ApiError, ValueError, IndexError):
         return OWN_NAMESPACE

@@ -131,7 +131,7 @@ def read_decisions(common_: Common, limit: int) -> list[DecisionLine]:
     lines = _lines(common_, DECISIONS_PATH, {"limit": str(limit)})
     try:
         return [msgspec.json.decode(line, type=DecisionLine) for line in lines]
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise fail(Code.BAD_ANSWER, f"the decisions cannot be read: {error}") from error
 
 

@@ -229,7 +229,7 @@ class KernelJob:
     def _hear(self, lines: bytes) -> None:
         for line in lines.splitlines():
             for kind in (KernelConnection, KernelState):
-                with suppress(msgspec.DecodeError):
+                with suppress(ValueError):
                     found = msgspec.json.decode(line, type=kind)
                     if isinstance(found, KernelState):
                         self.state = found

@@ -180,7 +180,7 @@ class _Client(BlockingClient):
         """
         try:
             said = msgspec.json.decode(answer.body[:ERROR_BYTES_MAX], type=_Refusal)
-        except msgspec.MsgspecError:
+        except ValueError:
             return super().refusal(asked, answer)
         words = printable(said.message, WORDS_MAX) or said.error_code
         return error_from_status(Status(message=words, reason=said.error_code, code=answer.status))
@@ -320,7 +320,7 @@ class MlflowServer:
     def _decoded(self, raw: bytes, type_: type[T]) -> T:
         try:
             return msgspec.json.decode(raw, type=type_)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except ValueError as error:
             raise fail(
                 Code.EXPORT, f"{self.address} does not answer as MLflow does: {error}",
                 help=("name a tracking server, as MLFLOW_TRACKING_URI does",),

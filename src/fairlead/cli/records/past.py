@@ -98,7 +98,7 @@ def _read(source: _Source, book: Book, query: Mapping[str, str], type_: type[L])
     )  # fmt: skip
     try:
         return [msgspec.json.decode(line, type=type_) for line in whole_lines(raw)]
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise fail(Code.BAD_ANSWER, f"the history cannot be read: {error}") from error
 
 

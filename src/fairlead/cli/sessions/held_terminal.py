@@ -317,7 +317,7 @@ class HeldTerminal:
                     raise _not_a_holder()
             try:
                 outcomes = [self._hear(kind, body) for kind, body in frames.feed(data)]
-            except (msgspec.MsgspecError, struct.error, ValueError) as error:
+            except (struct.error, ValueError) as error:
                 raise _not_a_holder() from error
             for outcome in filter(None, outcomes):
                 await self._acknowledge(socket)

@@ -96,7 +96,7 @@ def read_server(text: bytes) -> NotebookServer | None:
     """Return the server of Jupyter's file; None where there is none yet, or half of one."""
     try:
         return msgspec.json.decode(text, type=NotebookServer)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except ValueError:
         return None
 
 

@@ -104,7 +104,7 @@ def exit_code_of(data: bytes) -> int:
     """Return the exit code of a status; CliError when the program could not be run."""
     try:
         status = msgspec.json.decode(data, type=Status)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise InternalError(f"the server's status cannot be read: {error}") from error
     if status.status == "Success":
         return 0

@@ -66,7 +66,7 @@ def _annotated(text: str) -> RunFacts | None:
     fold = RunFold()
     try:
         is_known = fold.take_facts(msgspec.json.decode(text))
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     return facts_of(fold) if is_known else None
 

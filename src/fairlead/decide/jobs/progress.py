@@ -56,7 +56,7 @@ def decode_line(raw: bytes) -> ProgressLine | None:
         return None
     try:
         line = msgspec.json.decode(raw, type=ProgressLine)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return None
     saved = line.checkpoint_step or 0
     return line if min(line.step, saved) >= 0 and max(line.step, saved) <= STEP_MAX else None
@@ -105,7 +105,7 @@ def _annotated(text: str | None) -> Progress | None:
         return None
     try:
         found = msgspec.json.decode(text, type=Progress)
-    except (msgspec.MsgspecError, UnicodeError):
+    except ValueError:
         return None
     saved = found.checkpoint_step
     return Progress(

@@ -193,7 +193,7 @@ class LineReader:
         for line in batch.cut(0, batch.end).split(b"\n"):
             try:
                 event = decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 self._unusable(line, error)
                 continue
             user = event.user

@@ -236,7 +236,7 @@ def _canonical(step: str) -> str | None:
         return None
     try:
         value = msgspec.json.decode(rest)
-    except msgspec.DecodeError:
+    except ValueError:
         raise BadFields(f"a step of fieldsV1 is {step!r}") from None
     wanted = {"k": dict, "i": int}.get(kind, object)
     if not isinstance(value, wanted):

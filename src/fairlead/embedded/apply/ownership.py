@@ -291,7 +291,7 @@ def _allowed_by_last_applied(live: Obj, writer: Writer) -> FieldSet:
     text = _last_applied(live)
     try:
         config = msgspec.json.decode(text) if text else None
-    except (msgspec.DecodeError, RecursionError):
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(config, dict) or config.get("apiVersion") != writer.api_version:
         return {}

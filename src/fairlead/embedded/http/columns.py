@@ -90,7 +90,7 @@ def _literal(text: str, path: str) -> Any:
         return text[1:-1]
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except ValueError:
         raise PathError(f"'{path}': '{text}' is no literal: quote texts, as in \"Ready\"") from None
 
 

@@ -78,7 +78,7 @@ class StreamSession:
 def _resize(execution: Execution, message: bytes) -> None:
     try:
         size = msgspec.json.decode(message, type=_Size)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise ClientFault(f"no size of a terminal: {error}") from error
     if not (0 < size.width < 1 << 16 and 0 < size.height < 1 << 16):
         return  # a window that is folded away

@@ -85,7 +85,7 @@ def read_struct(path: Path, type_: type[F]) -> F | None:
         return msgspec.json.decode(path.read_bytes(), type=type_)
     except FileNotFoundError:
         return None
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise OSError(f"{path} is damaged: {error}") from error
 
 

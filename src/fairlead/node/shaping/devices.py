@@ -85,7 +85,7 @@ def default_routes() -> tuple[Route, ...]:
     found = run("ip", "-j", "route", "show", "table", "all", "default")
     try:
         routes = msgspec.json.decode(found or b"[]", type=list[_Route])
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise OSError(f"what ip says of routes is not understood: {error}") from error
     return tuple(sorted({
         Route(each.dev, each.gateway) for each in routes if each.dev and each.type == "unicast"

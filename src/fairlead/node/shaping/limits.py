@@ -72,7 +72,7 @@ def decode_rates(data: bytes) -> EgressRates:
         found = msgspec.json.decode(data, type=EgressRates)
         parse_time(found.at)
         parse_time(found.shares or found.at)
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         raise ValueError(f"it is no file of rates: {error}") from error
     if found.version != RATES_VERSION:
         raise ValueError(f"it has version {found.version}; accepted: {RATES_VERSION}")

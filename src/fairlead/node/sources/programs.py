@@ -215,7 +215,7 @@ def _observation(
     if outcome.line.startswith("{"):
         try:
             said = msgspec.json.decode(outcome.line, type=Said)
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             raise ValueError(f"the line is no result: {error}") from error
     component = f"{name}: {said.component}" if said.component else name
     verdict = steady(said.severity or severity, said.action, 0)

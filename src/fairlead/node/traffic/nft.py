@@ -57,7 +57,7 @@ def held() -> KernelTable:
             for address, counter in each["map"].get("elem", ())
             if (owner := owner_of(counter))
         }
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise OSError(NOT_UNDERSTOOD) from error
     return KernelTable(CountingRules(number, owners), *names)
 
@@ -70,7 +70,7 @@ def listed(table: str) -> list[dict[str, Any]]:
         ]
     except FileNotFoundError:
         return []
-    except (msgspec.DecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise OSError(NOT_UNDERSTOOD) from error
     return items
 

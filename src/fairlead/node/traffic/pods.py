@@ -94,7 +94,7 @@ def read_pods(source: PodSource) -> list[CountedPod]:
     """Return the pods of the node; OSError."""
     try:
         found = msgspec.json.decode(_read(source), type=_Pods)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise OSError(f"{source.place} is no list of pods: {error}") from error
     return found.items or []
 

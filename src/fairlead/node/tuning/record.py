@@ -63,7 +63,7 @@ class TuningRecord:
             return
         except OSError as error:
             raise RecordError(error.errno, error.strerror, str(path)) from error
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             raise RecordError(f"{path} is no record of settings: {error}") from error
         if document.version != VERSION:
             raise RecordError(f"{path} has version {document.version}; accepted: {VERSION}")

@@ -439,7 +439,7 @@ def read_results(folder: Path) -> tuple[Scenario, dict[str, Any]]:
         facts = json_document((folder / "scenario.json").read_bytes())
         summary: dict[str, Any] = json_document((folder / "summary.json").read_bytes())
         return msgspec.convert(facts["scenario"], Scenario), summary
-    except (OSError, UnreadableText, msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (OSError, UnreadableText, ValueError, KeyError, TypeError) as error:
         message = f"is not the directory of a run (fairlead sim run --out): {error}"
         raise ScenarioError(str(folder), [message]) from error
 

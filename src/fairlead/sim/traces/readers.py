@@ -287,7 +287,7 @@ def _json_job(number: int, line: str) -> TraceJob:
         row = msgspec.json.decode(
             line[:LINE_BYTES_MAX].encode(), type=dict[str, str | float | None]
         )
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
         raise BadLine(f"not an object of texts and numbers: {error}") from None
     texts = {key: None if value is None else f"{value}" for key, value in row.items()}
     return _generic_job(number, texts)

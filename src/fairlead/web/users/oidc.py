@@ -228,7 +228,7 @@ class OidcProvider:
                 if answer.status != 200:
                     raise Refused(503, f"the provider answers with {answer.status}")
                 return msgspec.json.decode(body, type=dict[str, Any])
-        except (aiohttp.ClientError, OSError, TimeoutError, msgspec.DecodeError) as error:
+        except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as error:
             raise Refused(503, f"the provider does not answer: {error or 'in time'}") from error
 
 
