@@ -76,7 +76,7 @@ COMMANDS: dict[str, tuple[list[str], Exit]] = {
     "no-flag-unlike-any": (["ps", "--zzz"], Exit.USAGE),
     "no-command": (["cancle", "train-1"], Exit.USAGE),
     "slurm-command": (["squeue"], Exit.USAGE),
-    "slurm-flag": (["cancel", "-u", "ana"], Exit.USAGE),
+    "slurm-flag": (["cancel", "-t", "PENDING"], Exit.USAGE),
     "slurm-flag-of-submit": (["submit", "--test-only", "ok.sh"], Exit.USAGE),
     "no-state": (["ps", "--state", "PENDING"], Exit.USAGE),
     "flag-before-command": (["--kubeconfig", "dead.yaml", "ps"], Exit.USAGE),
@@ -97,7 +97,7 @@ COMMANDS: dict[str, tuple[list[str], Exit]] = {
         Exit.USAGE,
     ),
     "no-manifest": (["submit", "-f", "absent.yaml"], Exit.USAGE),
-    "output-format": (["ps", "-o", "jsn"], Exit.USAGE),
+    "output-format": (["nodes", "-o", "jsn"], Exit.USAGE),
     "wait-for": (["wait", "train-1", "--for", "success"], Exit.USAGE),
     "shell": (["completion", "bsh"], Exit.USAGE),
     "previous-and-follow": (["logs", "train-1", "-f", "--previous"], Exit.USAGE),
@@ -246,5 +246,5 @@ def test_every_code_has_an_entry_and_a_number_of_its_own() -> None:
 def test_verbose_errors_name_their_place_in_the_documentation(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    guarded(["ps", "-v", "-o", "jsn"])
+    guarded(["nodes", "-v", "-o", "jsn"])
     assert "see docs/reference/cli.md#e004" in capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_gangs_get_places_if_and_only_if_all_that_their_pods_ask_is_there(
 @pytest.mark.parametrize("overlooked", ["pods", "csi_nodes", "device_claims", "volumes"])
 def test_the_judge_reports_a_planner_that_overlooks_something(overlooked: str) -> None:
     """Volumes are overlooked as if they could be reached from anywhere."""
-    for seed in range(200):
+    for seed in range(600):
         case = draw_case(Random(seed), "c")
         objects = case.objects
         for age, gang in enumerate(case.gangs):

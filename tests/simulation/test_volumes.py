@@ -207,7 +207,7 @@ def test_a_member_gets_no_volume_where_it_does_not_reach_what_it_shares_and_move
     async def main() -> None:
         async with embedded_world(4) as world:
             zones = await zonal_nodes(world)
-            await create(world, make_storage_class("s", zones=["a", "b"]))
+            await create(world, make_storage_class("s"))
             await create(world, make_claim("all", storage_class="s"))
             body = own_body("j", 2, restart={"limit": 3, "backoffSeconds": 0})
             shared = {"name": "all", "persistentVolumeClaim": {"claimName": "all"}}

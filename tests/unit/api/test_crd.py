@@ -90,8 +90,12 @@ def test_bounds_enums_defaults_and_list_keys_come_from_the_types() -> None:
 
 
 def _largest(schema: dict[str, Any]) -> int:
-    """Return the bytes of the largest value; JSON has up to six for a character."""
+    """Return the bytes of the largest value; JSON has up to six for a character, one for a plain
+    one.
+    """
     match schema["type"]:
+        case "string" if schema.get("pattern") == "^[-A-Za-z0-9_.]*$":
+            return int(schema["maxLength"])
         case "string":
             longest = max(map(len, schema["enum"])) if "enum" in schema else 0
             return 6 * (schema.get("maxLength") or longest or {"date-time": 40}[schema["format"]])

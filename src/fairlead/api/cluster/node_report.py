@@ -8,11 +8,11 @@ the node's shares of teams' budgets of traffic. Its size is bounded.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated, Self
+from typing import Annotated, Self, TypeAlias
 
 from fairlead.api.cluster.team import NAMESPACES_MAX
 from fairlead.api.meta import Instant, ObjectMeta, Wire
-from fairlead.api.values.bounds import INT32_MAX, Name, ObjectName, doc
+from fairlead.api.values.bounds import INT32_MAX, NAME_MAX, OBJECT_NAME_MAX, Name, doc
 from fairlead.api.values.egress import TrafficDirection
 
 #: Faults of one report: the worst ones. The agent keeps more.
@@ -35,9 +35,13 @@ FACTS_MAX = 32
 REPORTED_TEAMS_MAX = 64
 REPORTED_PODS_MAX = 20
 #: Lines of traffic: of 32 groups of pods and 8 classes.
-REPORTED_FLOWS_MAX = 256
+REPORTED_FLOWS_MAX = 192
 CLASS_NAME_MAX = 20
 BLIND_SPOTS_MAX = 16
+#: A character of other names may have six bytes in JSON, and a report has an end.
+_PLAIN = "^[-A-Za-z0-9_.]*$"
+PlainName: TypeAlias = Annotated[str, doc(maxLength=NAME_MAX, pattern=_PLAIN)]
+PlainObjectName: TypeAlias = Annotated[str, doc(maxLength=OBJECT_NAME_MAX, pattern=_PLAIN)]
 
 
 class Severity(Enum):
@@ -257,7 +261,7 @@ class NodeReportSpec(Wire, frozen=True):
 class ReportedTeamEgress(Wire, frozen=True):
     """What the pods of a team send to the internet, in bits per second."""
 
-    team: Annotated[Name, doc("The team.")]
+    team: Annotated[PlainName, doc("The team.")]
     limit: Annotated[int, doc("The share that is in force.", ge=0)]
     sent: Annotated[int, doc("What they send.", ge=0)] = 0
     demand: Annotated[int, doc("What they would send, as the agent takes it.", ge=0)] = 0
@@ -268,9 +272,9 @@ class ReportedTeamEgress(Wire, frozen=True):
 class ReportedPodEgress(Wire, frozen=True):
     """What a pod sends to the internet, in bits per second."""
 
-    namespace: Annotated[Name, doc("Its namespace.")]
-    name: Annotated[ObjectName, doc("Its name.")]
-    team: Annotated[Name, doc("The team whose share it uses; empty: none.")] = ""
+    namespace: Annotated[PlainName, doc("Its namespace.")]
+    name: Annotated[PlainObjectName, doc("Its name.")]
+    team: Annotated[PlainName, doc("The team whose share it uses; empty: none.")] = ""
     limit: Annotated[int, doc("Its own limit; 0: none.", ge=0)] = 0
     sent: Annotated[int, doc("What it sends.", ge=0)] = 0
     dropped: Annotated[int, doc("Packets that were dropped since the look before.", ge=0)] = 0
@@ -314,13 +318,14 @@ class ReportedFlow(Wire, frozen=True):
 
     traffic_class: Annotated[
         str, doc("The other end: internal, peered, storage, internet or an own class.",
-                 maxLength=CLASS_NAME_MAX),
+                 maxLength=CLASS_NAME_MAX, pattern=_PLAIN),
     ]  # fmt: skip
     namespace: Annotated[
-        Name, doc("The namespace; empty: the node itself; -: those that have no line of their own.")
+        PlainName,
+        doc("The namespace; empty: the node itself; -: those without lines of their own."),
     ] = ""
-    team: Annotated[Name, doc("The team that the pods' label names.")] = ""
-    job: Annotated[Name, doc("The job of the pods; empty: all others.")] = ""
+    team: Annotated[PlainName, doc("The team that the pods' label names.")] = ""
+    job: Annotated[PlainName, doc("The job of the pods; empty: all others.")] = ""
     sent: Annotated[int, doc("Bytes since the node began to count.", ge=0)] = 0
     received: Annotated[int, doc("The same, received.", ge=0)] = 0
     sent_rate: Annotated[int, doc("Bits per second, over about a minute.", ge=0)] = 0

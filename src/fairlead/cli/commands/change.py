@@ -245,12 +245,12 @@ def cancel(
     Their members get SIGTERM, and SIGKILL when their grace period is over. A cancelled job is shown
     as Cancelled (its condition is Failed, with reason Cancelled); its logs and its record stay.
     """
-    chooses = bool(user or is_mine or states or name)
+    chooses, chosen = bool(user or is_mine or states or name), frozenset(map(read_state, states))
     patterns = [job for job in jobs if _PATTERN.search(job)]
     if chooses or patterns:
         api = common_.connect()
         who = submitter_name(api) if is_mine else user
-        choice = JobChoice(states=frozenset(map(read_state, states)), user=who, name=name)
+        choice = JobChoice(states=chosen, user=who, name=name)
         jobs = live_names(common_, api, choice, jobs)
         if not jobs:
             common_.note("no job matches")
@@ -258,7 +258,8 @@ def cancel(
         confirm_many(jobs, yes=yes)
     elif not jobs:
         raise fail(Code.MISSING_ARGUMENT, "fairlead cancel needs JOB, or a flag that chooses",
-                   help=("fairlead cancel --me --state Waiting",))  # fmt: skip
+                   help=("if $(fairlead ps ...) was given, it found no job",
+                         "fairlead cancel --me --state Waiting"))  # fmt: skip
     apply_change(common_, CANCEL, jobs)
 
 

@@ -99,10 +99,11 @@ def ps(
     is_table = common_.format in (Format.TABLE, Format.WIDE) and not common_.is_csv
     if watch and not is_table:
         raise fail(Code.BAD_COMBINATION, "--watch is for a table", help=("leave out one of them",))
+    states = frozenset(map(read_state, given["states"]))
     api = common_.connect()
     user = submitter_name(api) if given["is_mine"] else given["user"]
     choice = JobChoice(
-        given["shows_all"], frozenset(map(read_state, given["states"])), user, given["pattern"],
+        given["shows_all"], states, user, given["pattern"],
         given["node"], _ago(given["since"], "--since"), _ago(given["until"], "--until"),
     )  # fmt: skip
     _show(common_, api, choice, names)

@@ -90,7 +90,10 @@ class UserEntrance:
     def _shown(self, message: str, asked: AskedPath) -> web.Response:
         """Return the page for signing in, as somebody asked for it or has just failed."""
         page = self.sign_in_page(message, asked.text("to", _TO_MAX))
-        frame = {"assets": assets(), "digest": "", "has_session": False, "user": "", "leave": ""}
+        frame = {
+            "assets": assets(), "digest": "", "has_session": False, "user": "", "leave": "",
+            "boards": (),
+        }  # fmt: skip
         status = page.status if message else 200
         return html(render_whole(page, render_main(page), frame), status)
 
