@@ -24,10 +24,11 @@ from fairlead.decide.jobs.view import ElementState
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken, unwrap_broken
+from fairlead.sim.outcome import SimulationOutcome
 from fairlead.sim.promises.array_checker import ArrayChecker
-from fairlead.sim.setup.faults import ROUGH
+from fairlead.sim.setup.faults import PERFECT, ROUGH
 from fairlead.sim.setup.workload import Arrival, WorkloadOptions, job_body
-from fairlead.sim.setup.world_options import WorldOptions
+from fairlead.sim.setup.world_options import PoolShape, WorldOptions
 from fairlead.sim.world import World, simulate
 from fairlead.testing.builders import make_job, make_placement
 
@@ -51,9 +52,11 @@ def test_no_element_is_lost_or_succeeds_twice_however_much_is_killed() -> None:
     assert world.arrays.checked > 100
 
 
-#: `FAIRLEAD_ARRAY_ELEMENTS=100000` for a long run.
+#: `FAIRLEAD_ARRAY_ELEMENTS=100000` for a long run, `FAIRLEAD_ARRAY_SECONDS=1` for short elements.
 ELEMENTS = int(os.environ.get("FAIRLEAD_ARRAY_ELEMENTS", "400"))
-AT_ONCE, RUN_SECONDS = 60, 30.0
+AT_ONCE, RUN_SECONDS = 60, float(os.environ.get("FAIRLEAD_ARRAY_SECONDS", "30"))
+#: From the end of an element until the next one runs in its place.
+TURN_SECONDS = 6.0
 #: On the wire a set takes no more, with few failures; see `model/element_sets.py`.
 SET_BYTES_MAX = 16 << 10
 
@@ -79,7 +82,8 @@ class Sweep(World):
             group.create_task(super()._look())
             rng = random.Random(f"{self.seed}/person")
             while True:
-                await asyncio.sleep(rng.expovariate(AT_ONCE / RUN_SECONDS / 100))
+                seconds = max(RUN_SECONDS, TURN_SECONDS)
+                await asyncio.sleep(rng.expovariate(AT_ONCE / seconds / 100))
                 status = (await self.client.get(JOB_ARRAYS, "sweep", namespace="default")).status
                 self.set_bytes_max = max(
                     self.set_bytes_max, len(status.finished), len(status.failed)
@@ -94,7 +98,7 @@ class Sweep(World):
 
 
 def test_a_long_array_is_whole_after_kills_faults_lost_nodes_and_cancelled_elements() -> None:
-    seconds = 2 * ELEMENTS * RUN_SECONDS / AT_ONCE
+    seconds = 2 * ELEMENTS * max(RUN_SECONDS, TURN_SECONDS) / AT_ONCE
     options = replace(
         ROUGH_WORLD, workload=WorkloadOptions(2, seconds), user_acts_per_day=0.0,
         calls_between_kills_mean=max(60.0, ELEMENTS / 20),
@@ -135,6 +139,23 @@ def test_an_array_whose_elements_no_empty_cluster_holds_waits_and_says_so(limit:
     unfit = ["wide", *(f"wide-{index}" for index in range(2, 36, 3))]
     assert list(world.unfit) == [("default", name) for name in unfit]
     assert (outcome.unfit, outcome.succeeded, outcome.jobs) == (limit, 1, limit + 1)
+
+
+@pytest.mark.parametrize("limit", [2, 5])
+def test_nodes_are_bought_for_as_many_elements_as_may_run_and_for_no_more(limit: int) -> None:
+    template = job_body("x", members=1, gpus=8, run_seconds=600.0)["spec"]
+    spec = {"indices": "0-9", "parallelism": limit, "template": template}
+    swept = job_body("sweep", members=1, gpus=1, run_seconds=1) | {"kind": "JobArray", "spec": spec}
+    options = WorldOptions(
+        nodes=0, workload=WorkloadOptions(0, 600.0), pools=(PoolShape("pool", 30),), faults=PERFECT,
+        node_failures_per_day=0.0, drains_per_day=0.0,
+    )  # fmt: skip
+
+    async def play() -> SimulationOutcome:  # a world with pools is made where time runs
+        return await World(options, 1, arrivals=[Arrival(60.0, "sweep", swept)]).run()
+
+    outcome = run(play())
+    assert (outcome.succeeded, outcome.machines.most) == (10, limit)
 
 
 def test_an_array_that_can_never_run_and_does_not_say_so_is_reported(

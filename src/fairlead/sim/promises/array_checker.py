@@ -11,6 +11,9 @@ The sets are decoded here once more, from the text of the status, without the co
 
 from __future__ import annotations
 
+import base64
+import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fairlead.api.jobs.job import Job
@@ -26,22 +29,40 @@ _WAITING_MAX, _ENDED_MAX, _LATE_MAX = 100, 400, 100
 
 @dataclass(slots=True)
 class _ArrayModel:
-    """What is known of one array, by index of its elements."""
+    """What is known of one array.
+
+    Of the elements that have ended there may be 100,000, and something is written on the array for
+    every few of them: they are bitmaps over positions. Of jobs there are a few hundred, by index.
+    """
 
     key: ObjectKey
     uid: str
-    #: The position of each index.
-    indices: dict[int, int]
+    #: In the order of the positions.
+    indices: range
     limit: int | None
     is_over: bool = False
-    finished: frozenset[int] = frozenset()
+    finished: int = 0
     #: The uid of the job that succeeded.
     succeeded: dict[int, str] = field(default_factory=dict[int, str])
-    jobs: dict[int, Job] = field(default_factory=dict[int, Job])
+    jobs: set[int] = field(default_factory=set[int])
+    #: Those of the jobs that have not ended, and those of these that have a place.
+    unfinished: set[int] = field(default_factory=set[int])
+    placed: set[int] = field(default_factory=set[int])
 
     def widen(self, limit: int | None) -> None:
         """Take in a limit that has changed; what ran before may run on."""
         self.limit = None if limit is None or self.limit is None else max(limit, self.limit)
+
+    def put(self, index: int, job: Job | None) -> None:
+        """Take in the job of an element, or that it has none."""
+        left = job if job is not None and not job.is_finished else None
+        _put(self.jobs, index, is_in=job is not None)
+        _put(self.unfinished, index, is_in=left is not None)
+        _put(self.placed, index, is_in=left is not None and left.status.placement is not None)
+
+
+def _put(members: set[int], index: int, *, is_in: bool) -> None:
+    (members.add if is_in else members.discard)(index)
 
 
 class ArrayChecker(Observer):
@@ -63,7 +84,7 @@ class ArrayChecker(Observer):
     def has_open_jobs(self, key: ObjectKey) -> bool:
         """True while an element of an array has a job that has not ended."""
         models = [model for model in self._arrays.values() if model.key == key]
-        return any(not job.is_finished for model in models for job in model.jobs.values())
+        return any(model.unfinished for model in models)
 
     def array(self, new: JobArray | None, key: ObjectKey, now: float) -> None:
         """Judge what the status says of each element that it says has ended."""
@@ -73,21 +94,21 @@ class ArrayChecker(Observer):
             return
         model = self._arrays.get(new.metadata.uid)
         if model is None:
-            listed = _indices(new.spec.indices)
-            indices = {index: position for position, index in enumerate(listed)}
+            indices = _indices(new.spec.indices)
             model = _ArrayModel(key, new.metadata.uid, indices, new.spec.parallelism)
             self._arrays[new.metadata.uid] = model
         model.widen(new.spec.parallelism)
         finished = _set(new.status.finished, model.indices)
         failed = _set(new.status.failed, model.indices)
         stopped = _set(new.status.stopped, model.indices)
-        if lost := model.finished - finished:
-            raise PromiseBroken(f"15: array {key} forgot the end of element {min(lost)}")
-        for index in finished - model.finished:
+        if lost := model.finished & ~finished:
+            index = model.indices[next(_positions(lost))]
+            raise PromiseBroken(f"15: array {key} forgot the end of element {index}")
+        for position in _positions(finished & ~model.finished):
             self.checked += 1
-            has_succeeded = index in model.succeeded
-            if has_succeeded == (index in failed | stopped):
-                said = "failed" if index in failed else "succeeded"
+            index = model.indices[position]
+            if (index in model.succeeded) == bool((failed | stopped) >> position & 1):
+                said = "failed" if failed >> position & 1 else "succeeded"
                 raise PromiseBroken(f"15: array {key} says that element {index} {said}")
         model.finished = finished
         states = {condition.type for condition in new.status.conditions}
@@ -97,8 +118,9 @@ class ArrayChecker(Observer):
     def _judge_end(self, model: _ArrayModel, is_stopped: bool) -> None:  # noqa: FBT001
         model.is_over = True
         self.over += 1
-        due = set(model.succeeded) if is_stopped else set(model.indices)
-        if lost := due - model.finished:
+        due = model.succeeded if is_stopped else model.indices
+        lost = [i for i in due if not model.finished >> model.indices.index(i) & 1]
+        if lost:
             raise PromiseBroken(f"15: array {model.key} ended without element {min(lost)}")
 
     def job(self, new: Job | None, key: ObjectKey, now: float) -> None:
@@ -110,9 +132,9 @@ class ArrayChecker(Observer):
             index = int(digits)
             is_of_array = new is not None and model.uid in _controllers(new)
             if new is None or not is_of_array or index not in model.indices:
-                model.jobs.pop(index, None)
+                model.put(index, None)
             else:
-                model.jobs[index] = new
+                model.put(index, new)
                 self._judge_job(model, index, new)
 
     def _judge_job(self, model: _ArrayModel, index: int, job: Job) -> None:
@@ -120,8 +142,7 @@ class ArrayChecker(Observer):
         has_succeeded = any(each.type == "Succeeded" for each in job.status.conditions)
         if has_succeeded and model.succeeded.setdefault(index, uid) != uid:
             raise PromiseBroken(f"15: element {index} of array {model.key} succeeded twice")
-        unfinished = [each for each in model.jobs.values() if not each.is_finished]
-        placed = sum(each.status.placement is not None for each in unfinished)
+        placed = len(model.placed)
         if model.limit is not None and placed > model.limit:
             text = f"{placed} elements of array {model.key} have nodes, of at most {model.limit}"
             raise PromiseBroken(f"15: {text}")
@@ -135,19 +156,30 @@ def _controllers(job: Job) -> set[str]:
     return {owner.uid for owner in job.metadata.owner_references if owner.controller}
 
 
-def _indices(text: str) -> list[int]:
+def _indices(text: str) -> range:
     """Return the indices of a single range, as workloads have them."""
     bounds, _, step = text.partition(":")
     first, _, last = bounds.partition("-")
-    return list(range(int(first), int(last or first) + 1, int(step or 1)))
+    return range(int(first), int(last or first) + 1, int(step or 1))
 
 
-def _set(text: str, indices: dict[int, int]) -> frozenset[int]:
-    """Return the elements of a set that is written as runs."""
-    found: set[int] = set()
-    ordered = list(indices)
+def _set(text: str, indices: range) -> int:
+    """Return the elements of a set, written as runs or as a bitmap, as bits by position."""
+    if text.startswith("z:"):
+        return int.from_bytes(zlib.decompress(base64.b64decode(text[2:])), "little")
+    found = 0
     for run in text.split(",") if text else ():
         first, _, last = run.partition("-")
-        begin, end = indices[int(first)], indices[int(last or first)]
-        found.update(ordered[begin : end + 1])
-    return frozenset(found)
+        begin, end = indices.index(int(first)), indices.index(int(last or first))
+        found |= ((1 << (end - begin + 1)) - 1) << begin
+    return found
+
+
+def _positions(elements: int) -> Iterator[int]:
+    """Yield the positions of the bits that are set, in ascending order."""
+    offset = 0
+    while elements:
+        position = (elements & -elements).bit_length() - 1
+        yield offset + position
+        elements >>= position + 1
+        offset += position + 1
