@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 
+from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index_of
+from fairlead.api.meta import find_condition
 from fairlead.api.values.indices import Indices
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change, Mirror
@@ -86,12 +88,14 @@ class ArrayIndex:
             self._on_array_gone(change.old)
 
     def _on_job(self, change: Change[Job]) -> None:
-        before, after = _Place.of(change.old), _Place.of(change.new)
-        if before is not None and before != after and change.old is not None:
-            self._take_out(before, change.old)
-        if after is not None and change.new is not None:
-            self._elements.setdefault((after.array, after.uid), {})[after.index] = change.new
-            self._mark(after.array)
+        old, new = change.old, change.new
+        before, after = _Place.of(old), _Place.of(new)
+        if before is not None and before != after and old is not None:
+            self._take_out(before, old)
+        if after is not None and new is not None:
+            self._elements.setdefault((after.array, after.uid), {})[after.index] = new
+            if old is None or before != after or _is_seen(old, new):
+                self._mark(after.array)
 
     def _take_out(self, place: _Place, job: Job) -> None:
         key = (place.array, place.uid)
@@ -102,6 +106,24 @@ class ArrayIndex:
         if job.is_finished and _uid(self._arrays.get(*place.array)) == place.uid:
             self._gone.setdefault(key, {})[place.index] = job
         self._mark(place.array)
+
+
+def _is_seen(old: Job, new: Job) -> bool:
+    """True where two versions of a job differ in what may ask for an action on its array.
+
+    A decision reads all jobs of the array, and those that run report how they get on.
+    """
+    was, now = old.status, new.status
+    return (
+        old.metadata.generation != new.metadata.generation
+        or old.metadata.annotations != new.metadata.annotations
+        or (was.placement is None) != (now.placement is None)
+        or old.is_finished != new.is_finished
+        or was.verdict != now.verdict
+        or was.run != now.run
+        or find_condition(was.conditions, names.ADMITTED)
+        != find_condition(now.conditions, names.ADMITTED)
+    )
 
 
 def _by_position(jobs: Mapping[int, Job], indices: Indices) -> Iterator[tuple[int, Job]]:
