@@ -171,6 +171,10 @@ def _number(text: str | None, default: int) -> int:
     return default if number is None else number
 
 
+#: To go through an Enum, for each attempt of each job, is a call of Python code for each member.
+_NONE_IN_EACH = dict.fromkeys(MemberPhase, 0)
+
+
 @dataclass(slots=True)
 class AttemptPods:
     """The pods of one attempt. `add` and `discard` keep all the rest in step."""
@@ -178,7 +182,7 @@ class AttemptPods:
     #: By pod name.
     members: dict[str, MemberPod] = field(default_factory=dict)
     #: How many of `members` are in each phase.
-    counts: dict[MemberPhase, int] = field(default_factory=lambda: dict.fromkeys(MemberPhase, 0))
+    counts: dict[MemberPhase, int] = field(default_factory=_NONE_IN_EACH.copy)
     #: Names of exactly those members that are troubled, in the order of their trouble.
     troubled: dict[str, None] = field(default_factory=dict)
     #: How many have an address.

@@ -283,8 +283,14 @@ def _shared_spec(type_: type[Any], obj: dict[str, Any]) -> Any:
 
 @lru_cache(maxsize=SPECS_CACHED_MAX)
 def _spec_of(type_: type[Any], text: bytes) -> Any:
+    return _spec_decoder(type_)(text)
+
+
+@lru_cache(maxsize=KINDS_CACHED_MAX)
+def _spec_decoder(type_: type[Any]) -> Callable[[bytes], Any]:
+    """Return the decoding of a spec, kept: to find its type takes longer than to decode one."""
     part = next(each for each in msgspec.structs.fields(type_) if each.name == "spec")
-    return msgspec.json.decode(text, type=part.type)
+    return msgspec.json.Decoder(part.type).decode
 
 
 @lru_cache(maxsize=KINDS_CACHED_MAX)
