@@ -3,7 +3,9 @@
 Beside each, in the same run, what it cannot do without: the same programs started one after
 another by a loop, and the same jobs created one after another without anything that runs them. Of
 the latter the CPU time of the cluster is compared, its threads included: it stands still for
-nobody else on the machine. How many writes an element takes is a count.
+nobody else on the machine. How many writes an element takes is a count. What the start alone of an
+element costs is measured on elements that go on: the CPU time until their pods run, by which a core
+could start so many in a second. And an array of 1,000,000 that is held is created.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ import subprocess
 import time
 from typing import Any
 
-from bench.cluster import JOBS, Cluster, cluster, wait_until
+from bench.cluster import JOBS, PODS, Cluster, cluster, wait_until
 from bench.harness import Report, cpu_slowness
 from bench.objects import encoded, gang_body
 from bench.processes import cpu_seconds
@@ -32,6 +34,8 @@ def run(report: Report) -> None:
     with cluster() as made:
         made.up("--nodes", str(NODES))
         _elements(made, report)
+        _starts(made, report)
+        _million(made, report)
 
 
 def _programs(made: Cluster) -> float:
@@ -56,18 +60,61 @@ def _elements(made: Cluster, report: Report) -> None:
     for body in bodies:
         made.call("POST", JOBS, body)
     bare, bare_cpu = time.perf_counter() - begun, cpu_seconds(made.pid) - before
-    template = gang_body("x", 1, run_seconds=1)["spec"]
-    spec = {"indices": f"0-{ELEMENTS - 1}", "template": template}
-    array = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "JobArray",
-             "metadata": {"name": "sweep"}, "spec": spec}  # fmt: skip
     before, version = cpu_seconds(made.pid), _version(made)
-    made.call("POST", ARRAYS, json.dumps(array).encode())
+    _create(made, "sweep", run_seconds=1, elements=ELEMENTS)
     taken = _wait(made, "sweep")
     cpu, writes = cpu_seconds(made.pid) - before, _version(made) - version
     print(f"  {ELEMENTS} elements: {bare:.2f} s for creates, {taken:.2f} s as an array", flush=True)
     report.add("arrays.elements", cpu / bare_cpu, "x creates, CPU")
     report.add("arrays.element", cpu / ELEMENTS / cpu_slowness() * 1e3, "ms CPU")
     report.add("arrays.writes", writes / ELEMENTS, "writes")
+
+
+def _starts(made: Cluster, report: Report) -> None:
+    """Start elements that go on, all at once: the nodes have room for them."""
+    begun, before = time.perf_counter(), cpu_seconds(made.pid)
+    _create(made, "going", run_seconds=86_400, elements=ELEMENTS)
+
+    def all_run() -> bool:
+        counts = made.call("GET", f"{ARRAYS}/going").get("status", {}).get("elements", {})
+        if counts.get("running", 0) < ELEMENTS:
+            return False
+        pods = made.call("GET", PODS)["items"]  # asked for once or twice: the list is long
+        return sum(pod["status"].get("phase") == "Running" for pod in pods) == ELEMENTS
+
+    wait_until(all_run, seconds=WAIT_SECONDS_MAX, look_seconds=0.2)
+    cpu, taken = cpu_seconds(made.pid) - before, time.perf_counter() - begun
+    print(f"  {ELEMENTS} starts: {taken:.2f} s", flush=True)
+    report.add("arrays.start", cpu / ELEMENTS / cpu_slowness() * 1e3, "ms CPU")
+
+
+def _million(made: Cluster, report: Report) -> None:
+    """Create an array of 1,000,000 elements that is held: it is one object, and nothing else."""
+    jobs, before = made.count(JOBS), cpu_seconds(made.pid)
+    begun = time.perf_counter()
+    _create(made, "million", run_seconds=1, elements=1_000_000, suspend=True)
+    answered = time.perf_counter() - begun
+    held = ("Held", 1_000_000)
+
+    def found() -> tuple[str, int]:
+        status = made.call("GET", f"{ARRAYS}/million").get("status", {})
+        return status.get("state", ""), status.get("elements", {}).get("total", 0)
+
+    wait_until(lambda: found() == held, seconds=WAIT_SECONDS_MAX, look_seconds=0.2)
+    cpu = cpu_seconds(made.pid) - before
+    print(f"  1,000,000 elements: answered after {answered * 1e3:.0f} ms", flush=True)
+    assert made.count(JOBS) == jobs, "an element became a job"
+    report.add("arrays.million", cpu / cpu_slowness() * 1e3, "ms CPU")
+
+
+def _create(
+    made: Cluster, name: str, *, run_seconds: int, elements: int, suspend: bool = False
+) -> None:
+    template = gang_body("x", 1, run_seconds=run_seconds)["spec"]
+    spec = {"indices": f"0-{elements - 1}", "suspend": suspend, "template": template}
+    array = {"apiVersion": "fairlead.dev/v1alpha1", "kind": "JobArray",
+             "metadata": {"name": name}, "spec": spec}  # fmt: skip
+    made.call("POST", ARRAYS, json.dumps(array).encode())
 
 
 def _version(made: Cluster) -> int:
