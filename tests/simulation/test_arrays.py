@@ -188,6 +188,9 @@ def test_single_elements_are_cancelled_whether_they_run_or_have_not_begun() -> N
             await world.client.patch(
                 JOB_ARRAYS, "sweep", {"spec": {"cancelIndices": "2,20-25,77"}}, namespace=NAMESPACE
             )
+            await until(world, lambda a: a.status.failed == "2,20-25")
+            nothing = {"spec": {"cancelIndices": None}}  # what is stopped stays so
+            await world.client.patch(JOB_ARRAYS, "sweep", nothing, namespace=NAMESPACE)
             done = await until(world, lambda a: a.is_finished)
             assert (done.status.state, done.status.failed) == ("Failed", "2,20-25")
             assert done.status.elements.succeeded == 23

@@ -68,15 +68,19 @@ class _Memory:
     #: The rules that the spec breaks, and of which generation that is.
     faults: tuple[StatusCause, ...] = ()
     judged_generation: int = -1
+    #: The text of `spec.cancelIndices`, and the elements that it lists: there may be a million.
+    cancelled: tuple[str, int] = ("", 0)
 
 
-def _cancelled(array: JobArray, indices: Indices) -> int:
+def _cancelled(memory: _Memory, array: JobArray, indices: Indices) -> int:
     """Return the elements that `spec.cancelIndices` lists; what is no element is ignored."""
-    if not array.spec.cancel_indices:
-        return 0
-    listed = parse_indices(array.spec.cancel_indices)
-    positions = (indices.position(index) for index in listed)
-    return set_of([position for position in positions if position is not None])
+    text = array.spec.cancel_indices
+    if memory.cancelled[0] != text:
+        listed = parse_indices(text) if text else ()
+        positions = (indices.position(index) for index in listed)
+        found = set_of([position for position in positions if position is not None])
+        memory.cancelled = (text, found)
+    return memory.cancelled[1]
 
 
 class ArraysController:
@@ -161,7 +165,7 @@ class ArraysController:
         }
         return ArrayView(
             array, indices, finished.elements, failed.elements, elements, self._policy, now,
-            faults=memory.faults, cancelled=_cancelled(array, indices),
+            faults=memory.faults, cancelled=_cancelled(memory, array, indices),
             stopped=self._sets.stopped(array),
             written_at=memory.written_at, refusal=memory.refusal, refused=taken,
         )  # fmt: skip
