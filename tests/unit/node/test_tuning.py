@@ -145,6 +145,8 @@ def test_the_shipped_profiles_are_accepted_and_each_line_has_its_reason_and_sour
         (line("TransparentHugepages", "../x", value="never"), "none of enabled, defrag"),
         (line("Module", "nvidia-peermem", value="gone"), "a module has the value loaded"),
         (line("Module", "a/b", value="loaded"), "not the name of a module"),
+        (line("KernelArgument", "'a b'", value=1), "not the name of an argument of the kernel"),
+        (line("KubeletConfig", "a//b", value=1), "not a field of KubeletConfiguration"),
         (line(value='"1\\n2"'), "not one line"),
         (line(value=1) + "\n" + line(value=2), "is also in lines[0]"),
         ("- {kind: Sysctl, name: a.b, value: 1, source: s}", "the field reason is missing"),
@@ -257,6 +259,106 @@ def test_a_module_and_the_limit_of_the_container_runtime_are_verified_and_never_
     assert states(verify(tree.host(), wanted, {})) == [State.AS_WANTED] * 2
     tree.write("proc/90/limits", "nothing of the kind")
     assert verify(tree.host(), wanted, {})[1].state is State.UNREADABLE
+
+
+@pytest.mark.parametrize(
+    ("booted", "name", "value"),
+    [
+        ("BOOT_IMAGE=/vmlinuz ro iommu=off iommu=pt", "iommu", "pt"),
+        ("root=/dev/sda1 nosmt quiet", "nosmt", "given"),
+        ("root=/dev/sda1", "nosmt", "not set"),
+        ("transparent-hugepage=never", "transparent_hugepage", "never"),
+        ('dyndbg="file a.c +p" iommu=pt', "iommu", "pt"),
+        ('broken=" iommu=pt', "iommu", "pt"),
+        ("quiet -- iommu=pt", "iommu", "not set"),
+    ],
+)
+def test_an_argument_is_the_one_that_the_kernel_was_booted_with(
+    booted: str, name: str, value: str, tree: HostTree, tmp_path: Path,
+) -> None:  # fmt: skip
+    tree.write("proc/cmdline", booted)
+    wanted = profile(line("KernelArgument", name, value=value))
+    assert states(verify(tree.host(), wanted, {})) == [State.AS_WANTED]
+    other = profile(line("KernelArgument", name, value="another"))
+    outcome = tune(tree.host(), other, {}, record=tmp_path / "record")
+    (found,) = outcome.findings
+    assert (found.state, found.actual, outcome.changed) == (State.DIFFERS, value, 0)
+    assert "reboot" in found.why
+
+
+KUBELET = "sys/fs/cgroup/system.slice/kubelet.service/cgroup.procs"
+CONFIG = """
+serializeImagePulls: false
+maxParallelImagePulls: 5
+imageGCHighThresholdPercent: 85
+evictionHard: {imagefs.available: 15%}
+featureGates: {A: true}
+"""
+
+
+def write_kubelet(tree: HostTree, *arguments: str, config: str = CONFIG) -> None:
+    tree.write(KUBELET, "77")
+    tree.write("proc/77/cmdline", "\0".join(("/usr/bin/kubelet", *arguments, "")))
+    tree.write("var/lib/kubelet/config.yaml", config)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name", "value"),
+    [
+        (["--config=/var/lib/kubelet/config.yaml"], "serializeImagePulls", "false"),
+        (["--config", "/var/lib/kubelet/config.yaml"], "maxParallelImagePulls", "5"),
+        (["--config=/var/lib/kubelet/config.yaml"], "evictionHard/imagefs.available", "15%"),
+        (["--config=/var/lib/kubelet/config.yaml"], "registryPullQPS", "not set"),
+        (["--config=/var/lib/kubelet/config.yaml", "--serialize-image-pulls"],
+         "serializeImagePulls", "true"),
+        (["--image-gc-high-threshold=70", "--image-gc-high-threshold", "60", "-v=2"],
+         "imageGCHighThresholdPercent", "60"),
+        (["--cpu-cfs-quota=false"], "cpuCFSQuota", "false"),
+        (["--max-pods=9"], "maxPods", "9"),
+        (["--config=/var/lib/kubelet/config.yaml", "--config-dir=/etc/kubelet.d"],
+         "maxParallelImagePulls", "9"),
+        ([], "serializeImagePulls", "not set"),
+    ],
+)  # fmt: skip
+def test_a_setting_of_the_kubelet_is_what_its_flags_and_files_say(
+    arguments: list[str], name: str, value: str, tree: HostTree
+) -> None:
+    write_kubelet(tree, *arguments)
+    tree.write("etc/kubelet.d/10-a.conf", "maxParallelImagePulls: 7")
+    tree.write("etc/kubelet.d/20-b.conf", "maxParallelImagePulls: 9")
+    tree.write("etc/kubelet.d/30-c.yaml", "maxParallelImagePulls: 11")
+    (found,) = verify(tree.host(), profile(line("KubeletConfig", name, oneOf=["x"])), {})
+    assert (found.state, found.actual, found.write) == (State.DIFFERS, value, None)
+    assert "restart" in found.why
+
+
+def test_a_kubelet_that_cannot_be_read_says_why_and_stops_no_other_line(tree: HostTree) -> None:
+    wanted = profile(
+        line("KubeletConfig", "evictionHard", value="x"), line("KubeletConfig", "a", atLeast=1),
+        line("KernelArgument", "iommu", value="pt"), line(value=4096),
+    )  # fmt: skip
+    found = verify(tree.host(), wanted, {})
+    assert states(found) == [State.ABSENT, State.ABSENT, State.ABSENT, State.AS_WANTED]
+    assert found[0].why == "no kubelet runs as a unit of systemd"
+    config = "--config=/var/lib/kubelet/config.yaml"
+    for text, why in (
+        (CONFIG, "evictionHard is no single value"), ("a: [", "/var/lib/kubelet/config.yaml: "),
+        ("[1]", ""), ("a: &x [*x]", "/var/lib/kubelet/config.yaml: "),
+    ):  # fmt: skip
+        write_kubelet(tree, config, config=text)
+        found = verify(tree.host(), wanted, {})
+        assert found[0].state is (State.UNREADABLE if why else State.DIFFERS), text
+        assert found[0].why.startswith(why), text
+        assert found[3].state is State.AS_WANTED
+    flags = profile(line("KubeletConfig", "evictionHard/imagefs.available", value="15%"))
+    write_kubelet(tree, config, "--eviction-hard=imagefs.available<15%")
+    (whole,) = verify(tree.host(), flags, {})
+    assert whole.why == "the flag --eviction-hard gives all of evictionHard"
+    write_kubelet(tree, config)
+    (tree.root / "var/lib/kubelet/config.yaml").unlink()
+    assert verify(tree.host(), wanted, {})[0].state is State.UNREADABLE
+    tree.write(KUBELET, "")
+    assert verify(tree.host(), wanted, {})[0].state is State.ABSENT
 
 
 def test_a_value_that_is_no_number_is_unreadable_and_stops_no_other_line(tree: HostTree) -> None:

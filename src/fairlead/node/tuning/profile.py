@@ -27,6 +27,9 @@ LINES_MAX = 256
 TEXT_MAX = 400
 SHIPPED = Path(__file__).parent / "profiles"
 _SYSCTL = re.compile(r"[a-z0-9_]+(?:[./][A-Za-z0-9_:@-]+(?:\.[0-9]+)?)+")
+#: An argument of the kernel, and a field of KubeletConfiguration with / between levels.
+_ARGUMENT = re.compile(r"[A-Za-z0-9_.:-]+")
+_FIELD = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 #: Settings that name a program which the kernel runs as root, or that register one.
@@ -64,13 +67,23 @@ class LineKind(Enum):
         ("memlock", "nofile", "nproc"),
         "Limit{0}= in a drop-in of the container runtime's unit, then restart the runtime",
     )
+    KERNEL_ARGUMENT = "KernelArgument", (), "change it in the boot loader, drain the node, reboot"
+    KUBELET = (
+        "KubeletConfig",
+        (),
+        "change the kubelet's configuration, drain the node, restart it",
+    )
 
 
 class ProfileLine(Section, frozen=True):
     """One setting. It has one of `value`, `atLeast` and `oneOf`."""
 
     kind: Annotated[
-        LineKind, about("Sysctl, TransparentHugepages, CpuGovernor, Module, RuntimeLimit.")
+        LineKind,
+        about(
+            "Sysctl, TransparentHugepages, CpuGovernor, Module, RuntimeLimit, KernelArgument, "
+            "KubeletConfig."
+        ),
     ]
     name: Annotated[str, Meta(min_length=1, max_length=128, description="Which one of the kind.")]
     reason: Annotated[str, Meta(min_length=1, max_length=TEXT_MAX, description="Why.")]
@@ -208,6 +221,10 @@ def _name_conflicts(line: ProfileLine, path: str) -> Iterator[tuple[str, str]]:
         yield place, f"'{name}' is none of {', '.join(line.kind.names)}"
     if line.kind is LineKind.MODULE and not _WORD.fullmatch(name):
         yield place, f"'{name}' is not the name of a module"
+    if line.kind is LineKind.KERNEL_ARGUMENT and not _ARGUMENT.fullmatch(name):
+        yield place, f"'{name}' is not the name of an argument of the kernel such as iommu"
+    if line.kind is LineKind.KUBELET and not _FIELD.fullmatch(name):
+        yield place, f"'{name}' is not a field of KubeletConfiguration such as serializeImagePulls"
     if line.kind is LineKind.SYSCTL and not _SYSCTL.fullmatch(name):
         yield place, f"'{name}' is not the name of a setting such as net.core.somaxconn"
     elif line.kind is LineKind.SYSCTL and _PROGRAMS.fullmatch(name.replace("/", ".")):

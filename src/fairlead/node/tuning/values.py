@@ -11,6 +11,12 @@ import re
 from collections.abc import Iterator
 
 from fairlead.node.host import Absent, Host
+from fairlead.node.tuning.boot_settings import (
+    COMMAND_LINE,
+    kernel_argument,
+    kubelet_command,
+    kubelet_setting,
+)
 from fairlead.node.tuning.profile import LineKind, ProfileLine, normal
 
 _SYSCTLS = "proc/sys"
@@ -49,6 +55,10 @@ def targets(host: Host, line: ProfileLine) -> tuple[str, ...]:
             return (f"{_MODULES}/{line.name.replace('-', '_')}",)
         case LineKind.RUNTIME_LIMIT:
             return tuple(_runtime_limits(host))
+        case LineKind.KERNEL_ARGUMENT:
+            return (COMMAND_LINE,)
+        case LineKind.KUBELET:
+            return (kubelet_command(host),)
 
 
 def _runtime_limits(host: Host) -> Iterator[str]:
@@ -75,6 +85,10 @@ def read_value(host: Host, line: ProfileLine, target: str) -> str:
             if each.startswith(row) and (words := each.removeprefix(row).split()):
                 return words[0]
         raise OSError(f"{host.path(target)} has no row '{row}'")
+    if line.kind is LineKind.KERNEL_ARGUMENT:
+        return kernel_argument(host, line.name)
+    if line.kind is LineKind.KUBELET:
+        return kubelet_setting(host, target, line.name)
     return read_target(host, target)
 
 
