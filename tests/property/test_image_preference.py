@@ -11,16 +11,20 @@ from tests.property.placement_world import BOUNDED, PATIENT, a_cluster, a_job
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement
-from fairlead.api.kubernetes.core import Node
+from fairlead.api.jobs.topology import Topology
+from fairlead.api.kubernetes.core import Container, Node
+from fairlead.api.kubernetes.image_names import images_of
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState
+from fairlead.model.inventory.image_table import ImageTable
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_pod, make_role
 
 GPUS, CPUS = 8, 32
 _IMAGES = st.sampled_from([(), ("train:1",), ("train:2",)])
 #: GPUs and CPUs in use on each of some equal nodes, and what they report.
 _NODES = st.lists(st.tuples(st.integers(0, GPUS), st.integers(0, CPUS), _IMAGES), max_size=8)
+_SIZES = st.dictionaries(st.sampled_from(["train:1", "train:2"]), st.integers(0, 3))
 _REQUESTS = st.sampled_from([(0, 1), (0, 8), (1, 1), (1, 8), (3, 0), (4, 4), (8, 0), (8, 32)])
 
 
@@ -77,3 +81,27 @@ def test_as_many_nodes_stay_whole_and_as_much_of_the_image_is_used_as_can_be(
                 left = [(CPUS - given_nodes[i][1]) // cpu for i in has]
                 rooms = list(map(min, rooms, left))
             assert [used[0][f"n{i}"] for i in has] == rooms, "others come once these are full"
+
+
+@BOUNDED
+@given(st.lists(st.lists(_SIZES, min_size=3, max_size=3), min_size=1, max_size=4),
+       st.integers(1, 3))  # fmt: skip
+def test_of_equal_domains_that_is_taken_in_which_the_slowest_pull_is_shortest(racks, count):
+    nodes = [
+        make_node(f"n{i}-{j}", gpus=GPUS, labels={"rack": f"r{i}"},
+                  images={name: 1 << size for name, size in sizes.items()})
+        for i, rack in enumerate(racks) for j, sizes in enumerate(rack)
+    ]  # fmt: skip
+    role = make_role(count=count, gpus=GPUS)
+    spec = role.template.spec
+    spec = replace(spec, containers=(*spec.containers, Container("b", image="train:2")))
+    role = replace(role, template=replace(role.template, spec=spec))
+    job = make_job("only", roles=[role], topology=Topology("rack", required=True))
+    table = ImageTable(len(nodes))
+    for slot, node in enumerate(nodes):
+        table.set(slot, node.status.images)
+    lacks = table.lacking(images_of(spec)).reshape(len(racks), 3)
+    (found,) = places(PlacementState.of(nodes, [job])).values()
+    slots = [[node.metadata.name for node in nodes].index(n) for n in found.roles[0].nodes]
+    taken = [lacks[slot // 3, slot % 3] for slot in slots]
+    assert max(taken) == min(sorted(rack)[count - 1] for rack in lacks.tolist())

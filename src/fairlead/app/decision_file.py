@@ -5,7 +5,7 @@
 
 What no decision reads is left out, as it may be private: variables, commands, arguments and
 mounts of containers, volumes that are no claims, most annotations, messages of pods. Names of
-images are numbers here, the same ones for jobs and nodes, since a decision only compares them. The
+images are numbers here, the same ones for jobs and nodes, and those of nodes have their sizes. The
 actions are the status patches that the scheduler sends, but for the digest of the template of a job
 that starts; `digest` is the SHA-256 of them.
 """
@@ -369,7 +369,8 @@ class _Images:
         if image not in self._known:
             full = {full_image_name(name) for name in image.names or ()}
             names = sorted(self._numbers[name] for name in full if name in self._numbers)
-            self._known[image] = ContainerImage(tuple(names)) if names else None
+            size = image.size_bytes
+            self._known[image] = ContainerImage(tuple(names), size) if names else None
         return self._known[image]
 
 

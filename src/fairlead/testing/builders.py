@@ -68,12 +68,13 @@ def make_node(
     uid: str = "",
     resource_version: int = 1,
     extra: Mapping[str, Quantity] | None = None,
-    images: Sequence[str] = (),
+    images: Sequence[str] | Mapping[str, int] = (),
 ) -> Node:
     """Return a node; `extra` adds further resources. It carries its hostname label.
 
-    Each of `images` is the one name of an image that it reports.
+    Each of `images` is the one name of an image that it reports, with its size where that is given.
     """
+    sizes = images if isinstance(images, Mapping) else dict.fromkeys(images, 0)
     amounts: dict[str, Quantity] = {CPU: cpu, MEMORY: memory, PODS: pods, **(extra or {})}
     if gpus:
         amounts[GPU] = gpus
@@ -91,7 +92,7 @@ def make_node(
             capacity=amounts,
             allocatable=amounts,
             conditions=(NodeCondition(type=names.READY, status="True" if ready else "False"),),
-            images=tuple(ContainerImage((name,)) for name in images),
+            images=tuple(ContainerImage((name,), size) for name, size in sizes.items()),
         ),
     )
 

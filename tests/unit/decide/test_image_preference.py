@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api.jobs.job import Attempt, Job
+from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Container, Node, Pod
 from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import PlaceJob
@@ -137,3 +138,31 @@ def test_a_job_that_was_placed_stays_where_it_is() -> None:
     state.cluster.job_changed(as_written(action))
     state.cluster.node_changed(make_node("b", images=HAS))
     assert not decide(state, PlacementPolicy(), EPOCH).actions
+
+
+def in_racks(**sizes: Sequence[int]) -> list[Node]:
+    """Return a node for each size in each rack: bytes of the image that it has, 0 for none."""
+    return [
+        make_node(f"{rack}{i}", labels={"rack": rack}, images={HAS[0]: size} if size else ())
+        for rack, has in sizes.items() for i, size in enumerate(has)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("required", [True, False])
+def test_of_equal_racks_a_gang_takes_the_one_in_which_it_starts_soonest(required: bool) -> None:
+    job = make_job("j", count=2, topology=Topology("rack", required=required))
+    assert placed(in_racks(a=(0, 0), b=(9, 0), c=(9, 9)), job) == ["c0", "c1"]
+    assert placed(in_racks(a=(0, 0), b=(0, 9)), job) == ["b0", "b1"], "one pulls, and not two"
+    assert placed(in_racks(a=(0, 0), b=(0, 0)), job) == ["a0", "a1"]
+    assert placed(in_racks(a=(0, 0), b=(9, 9, 9)), job) == ["a0", "a1"], "b stays whole"
+
+
+def test_what_is_small_is_pulled_rather_than_what_is_large() -> None:
+    role = make_role(count=2, gpus=8)
+    pod = role.template.spec
+    pod = replace(pod, containers=(*pod.containers, Container("proxy", image="proxy:1")))
+    role = replace(role, template=replace(role.template, spec=pod))
+    large, small = {HAS[0]: 17 * 10**9}, {"proxy:1": 3 * 10**8}
+    nodes = [make_node("a", images=small), make_node("b", images=large | small)]
+    nodes.append(make_node("c", images=large))
+    assert placed(nodes, make_job("j", roles=[role])) == ["b", "c"]

@@ -409,14 +409,11 @@ class NodeTable:
         )  # fmt: skip
 
     def images_key(self, member: MemberClass, images: tuple[str, ...]) -> Ints | None:
-        """Return what `images`, by full names, add to the packing order of a member, int64[N]; None
-        where all nodes are alike. Nodes that lack fewer come first among those that are as good.
+        """Return what `images` add to the packing order of a member, int64[N]; None where all nodes
+        are alike. Nodes with less to pull come first among those that are as good.
         """
-        if not images or not self.images:
-            return None
-        lacking = self.images.lacking(images)
-        known = lacking[self.exists]
-        if known.min() == known.max():
+        lacking = self.images.uneven(images, self.exists)
+        if lacking is None:
             return None
         has_devices = any(is_device(resource) for resource, _ in member.request)
         return lacking << images_shift(has_devices=has_devices)

@@ -2,8 +2,8 @@
 
 Nodes without devices come first, so that members without devices leave the others alone; then the
 fewest free devices; then those that are not suspect; then those with a device in use; then the
-least free CPU and memory; then the name. How many of a job's images a node lacks is added to it
-(`images_shift`).
+least free CPU and memory; then the name. How much of a job's images a node has to pull is added to
+it (`images_shift`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RANK_BITS = 24
 _SHARE_BITS = 10
 #: The part of CPU and of memory that is free, each of so many steps.
 _SHARE_STEPS = 511
-#: There is room for how many images a node lacks above the name and above the share.
+#: There is room for how much of its images a node lacks above the name and above the share.
 _IMAGE_BITS = LACKING_MAX.bit_length()
 _SHARE_AT = RANK_BITS + _IMAGE_BITS
 _IMAGES_ABOVE_SHARE_AT = _SHARE_AT + _SHARE_BITS
@@ -80,7 +80,7 @@ def packing_key_of(
 
 
 def images_shift(*, has_devices: bool) -> int:
-    """Return where the number of images that a node lacks is added to the packing order.
+    """Return where what a node lacks of a member's images is added to the packing order.
 
     For a member with devices that is above the free CPU and memory, for one without below: there
     these say which nodes are free, and to break up a free node is worse than a pull.

@@ -35,6 +35,7 @@ from fairlead.decide.placement.places.domains import (
     slices_of,
     within,
 )
+from fairlead.decide.placement.places.image_preference import image_starts
 from fairlead.decide.placement.places.mixed import NODES_MAX, pack_mixed
 from fairlead.decide.placement.places.neighbours import beside_others, fill
 from fairlead.decide.placement.places.ties import place_tied, tied_room
@@ -379,15 +380,22 @@ def members_fit_domain(capacity: Capacity, table: NodeTable, gang: GangRequest) 
 def _sufficient(
     capacity: Capacity, table: NodeTable, domains: Domains, gang: GangRequest
 ) -> Iterator[int]:
-    """Yield domains with room for each role by itself, the one with least room first."""
+    """Yield domains with room for each role by itself, the one with least room first; among equal
+    ones that in which the images are there soonest.
+    """
     slices = slices_of(table, gang.topology)
-    rooms = [domains.room(capacity.fits(role.member), slices) for role in gang.roles]
+    fits = [capacity.fits(role.member) for role in gang.roles]
+    rooms = [domains.room(each, slices) for each in fits]
     enough = np.ones(domains.count, dtype=np.bool_)
     for role, available in zip(gang.roles, rooms, strict=True):
         enough &= available >= role.count
     leading = rooms[gang.placing_order()[0]]
     sufficient = np.flatnonzero(enough)
     by_room = sufficient[np.argsort(leading[sufficient], kind="stable")]
+    if len(by_room) > 1 and leading[by_room[0]] == leading[by_room[1]]:
+        starts = image_starts(table, domains, gang.roles, fits)
+        if starts is not None:
+            by_room = sufficient[np.lexsort((starts[sufficient], leading[sufficient]))]
     for domain in by_room[:DOMAINS_TRIED_MAX]:
         yield int(domain)
 
