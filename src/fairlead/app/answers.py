@@ -183,7 +183,8 @@ class PlannerAnswers:
         )
         if over is not None:  # it is placed, and its pods are refused
             verdict = Verdict(Reason.AWAITING_QUOTA, {"message": str(over)})
-        return Fitted(verdict, shape, forecast=found.forecast, unreachable=unreachable)
+        place = found.place if over is None else None
+        return Fitted(verdict, shape, forecast=found.forecast, unreachable=unreachable, place=place)
 
     def _never(
         self, job: Job, gang: GangRequest | InvalidGang, verdict: Verdict, shape: dict[str, int]
@@ -221,6 +222,7 @@ def fitted_of_namespace(fitted: Fitted, namespace: str) -> Fitted:
         fitted,
         verdict=replace(verdict, blockers=_own(verdict.blockers, namespace)),
         forecast=_awaited_of_namespace(fitted.forecast, namespace),
+        place=None,
         alternatives=structs.replace(instead, taints=()),
     )  # fmt: skip
 
@@ -232,6 +234,7 @@ def of_namespace(found: Explained, namespace: str) -> Explained:
     explanation = found.explanation
     if explanation is None:
         return found
+    explanation = structs.replace(explanation, place=None)  # he may not see nodes
     own = partial(_own, namespace=namespace)
     ahead, verdict = explanation.ahead, explanation.verdict
     left = structs.replace(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fairlead.api.cluster.node_pool import NodePool
+from fairlead.api.jobs.placement import Placement
 from fairlead.api.jobs.run_facts import RunSummary
 from fairlead.api.jobs.use import AttemptUse, MemberUse
 from fairlead.decide.answers.explanation import (
@@ -205,6 +206,8 @@ class Fitted(msgspec.Struct, frozen=True, rename="camel"):
     forecast: Forecast | PreemptionAhead | UnknownBound | None = None
     #: Why the level of the topology that it prefers can never hold it.
     unreachable: Verdict | None = None
+    #: Where it starts, where that is now.
+    place: Placement | None = None
     #: What could be asked instead of what can never start.
     alternatives: Alternatives = Alternatives()
 

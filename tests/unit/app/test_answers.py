@@ -28,6 +28,7 @@ from fairlead.api.cluster.node_pool import (
 )
 from fairlead.api.cluster.team import JobLimits
 from fairlead.api.jobs.job import ROLES_MAX, Attempt, Job
+from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Taint
 from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.meta import ObjectMeta, to_wire
@@ -355,6 +356,21 @@ def test_of_victims_and_taints_a_user_of_one_namespace_is_told_nothing_of_others
     found = answers_on(ClusterState.of([tainted]), nodes=lambda: [tainted]).fit(high, NOW)
     assert found.alternatives.taints == (("worker", "secret"),)
     assert b"secret" not in msgspec.json.encode(fitted_of_namespace(found, "a"))
+
+
+def test_where_a_job_would_start_is_said_to_who_may_see_nodes() -> None:
+    answers = answers_on(ClusterState.of(make_nodes(3), [make_job("has", namespace="a", gpus=99)]))
+    found = answers.fit(make_job("next", namespace="a", count=2), NOW)
+    assert found.place is not None
+    assert nodes_of(found.place) == ("node-0000", "node-0001")
+    assert fitted_of_namespace(found, "a").place is None
+    assert answers.fit(make_job("next", count=9), NOW).place is None
+    explained = answers.suppose(make_job("has", namespace="a", count=2), NOW)
+    assert explained.explanation is not None
+    assert nodes_of(explained.explanation.place) == ("node-0000", "node-0001")
+    own = of_namespace(explained, "a")
+    assert own.explanation is not None
+    assert (own.explanation.place, own.is_partial) == (None, False)
 
 
 async def test_why_a_job_would_wait_with_other_flags_is_answered_by_the_process_that_decides() -> (

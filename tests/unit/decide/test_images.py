@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import msgspec
@@ -9,10 +10,19 @@ import pytest
 
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.kubernetes.resource_quota import ResourceQuota
-from fairlead.decide.images.plan import PullHold, StartPull
+from fairlead.decide.images.book import PullBook
+from fairlead.decide.images.plan import EndPull, PullHold, StartPull, plan
 from fairlead.decide.images.pods import Taken, of_job, pull_pod
-from fairlead.decide.images.policy import ImagesPolicy
-from fairlead.decide.images.view import ImageNode, Owner, PullState, SeenPull, pulls_for
+from fairlead.decide.images.policy import RATE_SECONDS, ImagesPolicy
+from fairlead.decide.images.view import (
+    ImageNode,
+    ImagesView,
+    Owner,
+    PullState,
+    SeenPull,
+    Wish,
+    pulls_for,
+)
 from fairlead.decide.images.wishes import ExpectedJob, wishes_of_job
 from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.cluster import ClusterState
@@ -26,6 +36,10 @@ def a_pull(**spec: Any) -> Pod:
     body = pull_pod(ACTION, Taken({}), ImagesPolicy())
     body["spec"] |= spec
     return msgspec.convert(body, Pod)
+
+
+def an_image_node(name: str, **images: int) -> ImageNode:
+    return ImageNode(name, name, images, len(images), sum(images.values()), 0, is_open=True)
 
 
 def with_status(pod: Pod, **status: Any) -> Pod:
@@ -186,3 +200,48 @@ def test_a_pull_for_a_job_takes_its_secrets_and_account_and_nothing_that_runs() 
 
 def test_every_way_to_hold_a_pull_has_words_of_its_own() -> None:
     assert len({hold.value for hold in PullHold}) == len(PullHold)
+
+
+def test_a_thousand_nodes_pull_one_image_within_the_rate_of_the_registry() -> None:
+    """Pulls take from 20 to 90 s; 32 at a time may be under way, and 120 begin in a minute."""
+    policy, rng, image = ImagesPolicy(), random.Random(7), "r.example/torch:1"
+    nodes = {f"n{i}": an_image_node(f"n{i}") for i in range(1000)}
+    wish = Wish(Owner("ImageSet", "", "base", "u1"), image, tuple(nodes))
+    book, pulls, ends = PullBook(0.0), dict[str, Pod](), dict[str, float]()
+    starts: list[float] = []
+    most, now = 0, 0.0
+    while any(image not in node.images for node in nodes.values()):
+        assert now < 3600.0
+        for name in [name for name, at in ends.items() if at <= now]:
+            pulls[name] = with_status(pulls[name], **container({"running": {}}, "sha256:1"))
+            nodes[name] = an_image_node(name, **{image: 17 * 10**9})
+            del ends[name]
+        view = ImagesView(nodes, (wish,), [SeenPull.of(pod) for pod in pulls.values()])
+        for action in plan(view, book, policy, now).actions:
+            if isinstance(action, EndPull):
+                del pulls[action.pod.spec.node_name]
+                continue
+            body = pull_pod(action, Taken({}), policy)
+            body["metadata"]["name"] = action.node
+            pulls[action.node] = msgspec.convert(body, Pod)
+            ends[action.node] = now + rng.uniform(20.0, 90.0)
+            starts.append(now)
+        most = max(most, len(ends))
+        now += 5.0
+    assert (len(starts), most) == (1000, policy.pulls_per_registry_max)
+    in_minute = [sum(at - RATE_SECONDS < other <= at for other in starts) for at in set(starts)]
+    assert max(in_minute) <= policy.starts_per_registry_max
+
+
+def test_no_more_pulls_of_a_registry_begin_in_a_minute_than_its_rate() -> None:
+    policy = ImagesPolicy(pulls_per_registry_max=1000, pulls_max=1000, starts_per_registry_max=9)
+    image = "r.example/torch:1"
+    nodes = {f"n{i}": an_image_node(f"n{i}") for i in range(50)}
+    nodes["has"] = an_image_node("has", **{image: 10**9})
+    wish = Wish(Owner("ImageSet", "", "base", "u1"), image, tuple(nodes))
+    book, begun = PullBook(-RATE_SECONDS), list[str]()
+    for now, expected in ((0.0, 9), (59.0, 9), (60.0, 18), (90.0, 18), (120.0, 27)):
+        left = {name: node for name, node in nodes.items() if name not in begun}
+        found = plan(ImagesView(left, (wish,)), book, policy, now)
+        begun += [each.node for each in found.actions if isinstance(each, StartPull)]
+        assert len(begun) == expected, now

@@ -1,15 +1,18 @@
-"""Reads what is left to pull before a gang whose place is known can start."""
+"""Reads what is left to pull before a gang whose place is known can start.
+
+The user's own rights decide: who may not see nodes gets nothing, as nodes say what others run.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from fairlead.api.jobs.job import Job
-from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.jobs.placement import Nomination, Placement, nodes_of
 from fairlead.api.resources import EVENTS, NODES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.cli.connection.transport import Api
-from fairlead.decide.images.outlook import ImageOutlook, outlook, pull_rate
+from fairlead.decide.images.outlook import NOT_MEASURED, GangOutlook, PullRates, outlook
 from fairlead.decide.images.view import ImageNode
 from fairlead.decide.images.wishes import is_starting
 
@@ -17,25 +20,26 @@ from fairlead.decide.images.wishes import is_starting
 _READ_ALONE_MAX = 16
 
 
-def image_outlook(api: Api, job: Job) -> Sequence[ImageOutlook]:
-    """Return it of a gang that starts, or for which others make room; () where all is there, and
-    for a user who may not see nodes.
+def image_outlook(api: Api, job: Job, place: Placement | Nomination | None = None) -> GangOutlook:
+    """Return it of a gang at its place, by default that of one that starts, or for which others
+    make room; nothing where all is there, and for a user who may not see nodes.
     """
-    status = job.status
-    place = status.placement if is_starting(job) else status.nomination
     if place is None:
-        return ()
+        place = job.status.placement if is_starting(job) else job.status.nomination
+    if place is None:
+        return GangOutlook()
     try:
         nodes = _nodes(api, dict.fromkeys(nodes_of(place)))
     except Forbidden:
-        return ()
-    if not outlook(job, place, nodes, None):
-        return ()
+        return GangOutlook()
+    if not outlook(job, place, nodes, NOT_MEASURED):
+        return GangOutlook()
     try:
         events = api.list(EVENTS, namespace=job.metadata.namespace, field_selector="reason=Pulled")
     except Forbidden:
         events = ()
-    return outlook(job, place, nodes, pull_rate(each.message for each in events))
+    rates = PullRates.measured((each.source.host, each.message) for each in events)
+    return outlook(job, place, nodes, rates)
 
 
 def _nodes(api: Api, names: Mapping[str, None]) -> dict[str, ImageNode]:

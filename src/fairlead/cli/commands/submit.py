@@ -23,6 +23,7 @@ from fairlead.cli.sessions.foreground import IDLE_HELP, require_one_program
 from fairlead.cli.submitting.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.submitting.work import (
     CheckedWork,
+    Looks,
     check_command,
     check_manifest,
     check_script,
@@ -81,12 +82,15 @@ def flag_values(options: dict[str, Any]) -> FlagValues:
 @click.option("-f", "--file", "file", metavar="FILE", help="Manifest to submit; - reads stdin.")
 @job_flags
 @click.option("--dry-run", is_flag=True, help="Check everything, say where it fits, store nothing.")
+@click.option("--check-image", is_flag=True,
+              help="Ask the registry for each image: that it is there, its digest, size and "
+                   "architectures.")  # fmt: skip
 @click.option("--ignore-unknown", is_flag=True,
               help="Ignore header lines that cannot be honoured instead of refusing.")  # fmt: skip
 @common()
 def submit(
     common_: Common, *, script: str | None, arguments: tuple[str, ...], file: str | None,
-    dry_run: bool, ignore_unknown: bool, **options: Any,
+    dry_run: bool, check_image: bool, ignore_unknown: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Queue a script or a manifest as a job.
 
@@ -103,15 +107,15 @@ def submit(
             wrong = "a script" if script is not None else f"--{next(iter(givens)).value}"
             raise fail(Code.BAD_COMBINATION, f"-f and {wrong} do not go together",
                        help=("write it into the manifest, or leave -f out",))  # fmt: skip
-        return _submit_manifest(common_, file, dry_run=dry_run)
+        return _submit_manifest(common_, file, dry_run=dry_run, check_image=check_image)
     if script is None:
         raise fail(Code.MISSING_ARGUMENT, "fairlead submit needs SCRIPT or -f FILE",
                    help=("fairlead run -- COMMAND queues a command",
                          "fairlead submit - reads the script from standard input"))  # fmt: skip
     program = Program(arguments, read_script(script))
     stored = submit_script(
-        common_, program, script, givens, dry_run=dry_run, ignore_unknown=ignore_unknown,
-        warn=lambda note: common_.note(f"note: {note}"),
+        common_, program, script, givens, dry_run=dry_run, check_image=check_image,
+        ignore_unknown=ignore_unknown, warn=lambda note: common_.note(f"note: {note}"),
     )  # fmt: skip
     if not dry_run:
         _show_stored(common_, [stored], [str(stored["metadata"]["name"])])
@@ -121,7 +125,7 @@ def submit(
 def submit_script(
     common_: Common, program: Program, file: str, givens: FlagValues, *, dry_run: bool,
     ignore_unknown: bool, warn: Callable[[str], None],
-    options: tuple[tuple[Given, ...], ...] | None = None,
+    options: tuple[tuple[Given, ...], ...] | None = None, check_image: bool = False,
     defaults: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:  # fmt: skip
     """Check and store the job or the array of a script (or only check it) and return it, as
@@ -131,6 +135,7 @@ def submit_script(
         check_script(
             common_, program, file, givens, origin=replace(here(), defaults=defaults),
             ignore_unknown=ignore_unknown, warn=warn, options=options,
+            looks=Looks(dry_run, check_image),
         ),
         dry_run=dry_run,
     )  # fmt: skip
@@ -208,7 +213,8 @@ def submit_array(
     common_: Common, request: JobRequest, program: Program, *, dry_run: bool
 ) -> None:  # fmt: skip
     """Check and store the array of a command, or only check it, and show it; CliError."""
-    stored = _finish(check_command(common_, request, program), dry_run=dry_run)
+    checked = check_command(common_, request, program, looks=Looks(dry_run))
+    stored = _finish(checked, dry_run=dry_run)
     if not dry_run:
         _show_stored(common_, [stored], [str(stored["metadata"]["name"])])
 
@@ -254,11 +260,13 @@ def _show_stored(common_: Common, stored: list[dict[str, Any]], shown: list[str]
         common_.lines(shown)
 
 
-def _submit_manifest(common_: Common, file: str, *, dry_run: bool) -> int:
+def _submit_manifest(common_: Common, file: str, *, dry_run: bool, check_image: bool) -> int:
     from fairlead.cli.submitting.manifest import read_bytes
 
     shown = "stdin" if file == "-" else file
-    checked = check_manifest(common_, read_bytes(file), shown, local_user())
+    data = read_bytes(file)
+    looks = Looks(dry_run, check_image)
+    checked = check_manifest(common_, data, shown, local_user(), looks=looks)
     if dry_run:
         common_.note("Dry run: nothing was stored.")
         _show_stored(common_, checked.objects, checked.work)

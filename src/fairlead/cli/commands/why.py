@@ -41,7 +41,7 @@ from fairlead.cli.views.why import (
     why_text,
 )
 from fairlead.decide.answers.explanation import UnknownBound
-from fairlead.decide.images.outlook import ImageOutlook
+from fairlead.decide.images.outlook import GangOutlook
 from fairlead.decide.reasons import Outcome, Trait
 from fairlead.decide.verdict import Verdict
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail
@@ -133,7 +133,7 @@ class JobAnswer:
     #: What has not ended of each array that it waits for.
     left: Sequence[str] = ()
     #: What is left to pull.
-    images: Sequence[ImageOutlook] = ()
+    images: GangOutlook = field(default_factory=GangOutlook)
     #: Of the member whose failure ended it.
     last: LastLines | None = None
 
@@ -146,10 +146,9 @@ class JobAnswer:
         """Return it as data."""
         supposed = {"if": {flag.value: value for flag, value in changes.items()}} if changes else {}
         found = self.explained
-        pulls = {"images": [each.facts for each in self.images]} if self.images else {}
         last = {"lastLines": self.last.facts} if self.last is not None else {}
         facts = why_facts(self.job, found.explanation, found.owners)
-        return {**supposed, **facts, **pulls, **last}
+        return {**supposed, **facts, **self.images.facts, **last}
 
     def text(self, changes: Changes, instant: float) -> str:
         """Return it in words."""
@@ -161,7 +160,7 @@ class JobAnswer:
             node_lost_grace_seconds=found.node_lost_grace_seconds,
         )  # fmt: skip
         text = "\n".join((text, *(f"  {each}\n" for each in self.left)))
-        text += "".join(f"{each}\n" for each in labelled("images", [e.words for e in self.images]))
+        text += "".join(f"{each}\n" for each in labelled("images", self.images.lines))
         if self.last is not None:
             text += last_lines_text(self.name, self.last.member, self.last.lines)
         return supposed_text(self.job, found.explanation, changes, text) if changes else text
@@ -242,8 +241,12 @@ class Asking:
             found, pools, holding, self.instant,
             is_impossible=_needs_other_nodes(told.verdict),
         )  # fmt: skip
-        images = () if self._changes else image_outlook(self._api, found)
-        return JobAnswer(found, explained, buying, is_up, left_texts(self._api, found), images)
+        place = None if told is None else told.place
+        images = image_outlook(self._api, found, place) if place or not self._changes else None
+        return JobAnswer(
+            found, explained, buying, is_up, left_texts(self._api, found),
+            images or GangOutlook(),
+        )  # fmt: skip
 
     def _of_ended(self, job: Job, *, is_up: bool) -> JobAnswer:
         last = last_lines(self._common, self._stopped or self._api, job)

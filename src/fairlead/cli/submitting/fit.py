@@ -29,9 +29,10 @@ _OF_TEAMS = (
 )
 
 
-def check_fit(api: Api, job: Job, now: float) -> str:
+def check_fit(api: Api, job: Job, now: float, *, shows_pulls: bool = False) -> str:
     """Return the line that says what a decision would do with the job now: where it starts, which
-    jobs leave for it, or why it waits and until when.
+    jobs leave for it, or why it waits and until when; with `shows_pulls` lines about the images
+    that nodes of its place lack.
 
     CliError with the largest shape there is when no node could ever hold a member, or all nodes
     together not the gang, nor node pools with them. A cluster without any node refuses nothing: it
@@ -45,7 +46,13 @@ def check_fit(api: Api, job: Job, now: float) -> str:
             fitted = own_answers(api, now).fit(job)
         except Forbidden:
             return line("Place", "not checked: you may not list what the cluster has")
-    return line("Place", _words(fitted, job, now))
+    text = line("Place", _words(fitted, job, now))
+    if not shows_pulls or fitted.place is None:
+        return text
+    from fairlead.cli.cluster.image_outlook import image_outlook  # loads what plans pulls
+
+    pulls = image_outlook(api, job, fitted.place).lines
+    return "\n".join((text, *(line("" if i else "Images", each) for i, each in enumerate(pulls))))
 
 
 def _words(fitted: Fitted, job: Job, now: float) -> str:

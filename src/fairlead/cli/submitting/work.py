@@ -18,6 +18,7 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.jobs.simulated import is_simulated
+from fairlead.api.kubernetes.image_names import images_of
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOB_ARRAYS, JOBS, SECRETS, Resource
 from fairlead.cli.cluster.dependencies import after_jobs_of, named_after, resolved_after
@@ -74,6 +75,19 @@ def here() -> Origin:
     return Origin(str(Path.cwd()), local_user(), os.environ, os.uname().nodename, has_source=True)
 
 
+@dataclass(frozen=True, slots=True)
+class Looks:
+    """What is looked at beside what decides: what nodes of the place have to pull, and what
+    registries say of the images.
+    """
+
+    pulls: bool = False
+    registries: bool = False
+
+
+NO_LOOKS = Looks()
+
+
 # Scripts and commands
 
 
@@ -112,9 +126,9 @@ class CheckedWork:
 def check_script(
     common: Common, program: Program, file: str, givens: FlagValues, *, origin: Origin,
     ignore_unknown: bool, warn: Callable[[str], None],
-    options: tuple[tuple[Given, ...], ...] | None = None,
+    options: tuple[tuple[Given, ...], ...] | None = None, looks: Looks = NO_LOOKS,
 ) -> CheckedWork:  # fmt: skip
-    """Check the job or the array of a script; CliError.
+    """Check the job or the array of a script; CliError. `looks` says what else is looked at.
 
     `file` is what the script is called in messages; `givens` win over the flags of its header.
     `warn` is given what is noted about the script. `options` are those of sbatch's command line.
@@ -136,13 +150,15 @@ def check_script(
     notes = script_notes(request, program.script, file, given, environment=origin.environment)
     for note in filter(None, (*header.notes, *notes)):
         warn(note)
-    return _check(common, api, request, program, origin=origin)
+    return _check(common, api, request, program, origin=origin, looks=looks)
 
 
-def check_command(common: Common, request: JobRequest, program: Program) -> CheckedWork:
+def check_command(
+    common: Common, request: JobRequest, program: Program, *, looks: Looks = NO_LOOKS
+) -> CheckedWork:
     """Check the job or the array of a command; CliError."""
     api, request = _connected(common, request)
-    return _check(common, api, request, program, origin=here())
+    return _check(common, api, request, program, origin=here(), looks=looks)
 
 
 def _variables(givens: FlagValues) -> frozenset[str]:
@@ -168,8 +184,9 @@ def _connected(common: Common, request: JobRequest) -> tuple[Api, JobRequest]:
 
 
 def _check(
-    common: Common, api: Api, request: JobRequest, program: Program, *, origin: Origin
-) -> CheckedWork:
+    common: Common, api: Api, request: JobRequest, program: Program, *, origin: Origin,
+    looks: Looks,
+) -> CheckedWork:  # fmt: skip
     is_up, space = is_embedded(api), common.space(api.connection.namespace)
     taken, base = taken_names(api, space), request.stem or base_name(program)
     request = _waiting_for(api, request, (space, base), taken)
@@ -195,7 +212,7 @@ def _check(
     submission = Submission(space, naming, build, program.file, common.note, resource)
     name = pick_name(naming, taken)
     checked = check(api, submission, name)
-    _note_plan(common, api, job_of(checked), is_up=is_up)
+    _note_plan(common, api, job_of(checked), is_up=is_up, looks=looks)
     if request.array is not None:
         common.note(array_line(msgspec.convert(checked, JobArray)))
     return CheckedWork(common, api, submission, name, request.is_held, checked)
@@ -238,7 +255,7 @@ def job_of(stored: dict[str, Any]) -> Job:
     return Job(array.metadata, array.spec.template)
 
 
-def _note_plan(common: Common, api: Api, job: Job, *, is_up: bool) -> None:
+def _note_plan(common: Common, api: Api, job: Job, *, is_up: bool, looks: Looks) -> None:
     """Say what is asked for, whether it fits, and whether it is real; CliError without an image.
 
     `is_up` says that the cluster is one of `fairlead up`.
@@ -247,9 +264,21 @@ def _note_plan(common: Common, api: Api, job: Job, *, is_up: bool) -> None:
         raise CliError(problem)
     for text in plan_lines(job):
         common.note(text)
-    common.note(check_fit(api, job, now()))
+    if looks.registries:
+        _note_images(common, job)
+    common.note(check_fit(api, job, now(), shows_pulls=looks.pulls))
     if is_up and is_simulated(job):
         common.note(line("", "simulated: only virtual nodes may run it, and they run no programs"))
+
+
+def _note_images(common: Common, job: Job) -> None:
+    """Say what registries have of a job's images; CliError."""
+    from fairlead.cli.submitting.registry import login_of, look_up  # a client of HTTP
+
+    images = (image for role in job.spec.roles for image in images_of(role.template.spec))
+    for image in dict.fromkeys(images):
+        found = look_up(image, login_of(image.partition("/")[0]))
+        common.note(line("Image", found.words))
 
 
 # Manifests
@@ -291,7 +320,9 @@ class CheckedManifest:
         return stored
 
 
-def check_manifest(common: Common, data: bytes, file: str, user: str) -> CheckedManifest:
+def check_manifest(
+    common: Common, data: bytes, file: str, user: str, *, looks: Looks = NO_LOOKS
+) -> CheckedManifest:
     """Check the objects of a manifest, which is called `file` in messages; CliError.
 
     On a cluster of `fairlead up` they are `user`'s, where they do not say whose they are.
@@ -313,7 +344,7 @@ def check_manifest(common: Common, data: bytes, file: str, user: str) -> Checked
     for document, body in zip(documents, checked, strict=True):
         if document.resource in WORK:
             job = job_of({**body, "kind": document.resource.kind})
-            _note_plan(common, api, job, is_up=is_up)
+            _note_plan(common, api, job, is_up=is_up, looks=looks)
         if document.resource == JOB_ARRAYS:
             common.note(array_line(msgspec.convert(body, JobArray)))
     return CheckedManifest(common, api, space, documents)

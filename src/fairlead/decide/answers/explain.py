@@ -51,7 +51,7 @@ from fairlead.decide.jobs.gate import (
     gate,
 )
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
-from fairlead.decide.placement.cycle import verdict_now
+from fairlead.decide.placement.cycle import answer_now
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.waiting.order import OrderKey
 from fairlead.decide.placement.waiting.patience import with_end
@@ -149,9 +149,9 @@ def explain_changed(
     """
     key = job.metadata.key
     with supposed(state, job):
-        verdict = verdict_now(state, key, now, policy)
+        verdict, place = answer_now(state, key, now, policy)
         if verdict is not None and verdict.reason is Reason.PLACED:
-            return Explanation(key, verdict, None)
+            return Explanation(key, verdict, None, place=place)
         forecasts = Forecasts(state, now, policy, is_late=gives_up)
         found = explain(
             state, key, now, policy, is_late=is_late, forecasts=forecasts, may_try=may_try,

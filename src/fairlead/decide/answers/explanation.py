@@ -11,6 +11,7 @@ from enum import Enum
 
 import msgspec
 
+from fairlead.api.jobs.placement import Placement
 from fairlead.api.values.quantity import humanize
 from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.backoff import BorrowerBackOff
@@ -200,6 +201,8 @@ class Explanation(msgspec.Struct, frozen=True):
     suggestions: tuple[Suggestion, ...] = ()
     #: Of a job that may not borrow nodes of other teams for now.
     borrower_backoff: BorrowerBackOff | None = None
+    #: Where it would start now, of a job that is asked about as if it were submitted so.
+    place: Placement | None = None
 
 
 class Alternatives(msgspec.Struct, frozen=True, rename="camel"):

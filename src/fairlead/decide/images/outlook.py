@@ -1,8 +1,15 @@
-"""What is left to pull before a gang can start, and how long that takes as measured (pure)."""
+"""What is left to pull before a gang can start, and how long that takes as measured (pure).
+
+A gang starts with the member whose node pulls longest. A node pulls its images one after another,
+as kubelets do by default, each at the rate that was measured: by itself from that registry, else by
+others. Sizes are of whole images, as nodes report no layers; that some of an image is there already
+is in the rates, which are sizes by the time that pulls took.
+"""
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -10,7 +17,8 @@ from statistics import median
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Nomination, Placement
 from fairlead.api.kubernetes.core import PodSpec
-from fairlead.api.kubernetes.image_names import images_of
+from fairlead.api.kubernetes.image_names import full_image_name, images_of
+from fairlead.decide.images.plan import registry_of
 from fairlead.decide.images.view import ImageNode
 from fairlead.decide.words import duration
 
@@ -18,7 +26,7 @@ from fairlead.decide.words import duration
 _MEASURED_BYTES_MIN = 50 * 10**6
 #: A kubelet's words (`pkg/kubelet/images/image_manager.go`, since 1.30 with the size).
 _PULLED = re.compile(
-    r'^Successfully pulled image "[^"]*" in (?P<time>[\dhmsµn.]+) '
+    r'^Successfully pulled image "(?P<image>[^"]{1,512})" in (?P<time>[\dhmsµn.]+) '
     r".*Image size: (?P<size>\d{1,15}) bytes"
 )
 _PARTS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(h|ms|m|s|µs|ns)")
@@ -35,8 +43,48 @@ def size_text(size: float) -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class PullRates:
+    """Bytes per second of pulls, by registry and by node and registry; medians of what is known."""
+
+    of_registry: Mapping[str, float]
+    of_node: Mapping[tuple[str, str], float]
+
+    @classmethod
+    def measured(cls, pulls: Iterable[tuple[str, str]]) -> PullRates:
+        """Return the rates of pulls: the node of each, and the words of its kubelet about it."""
+        by_registry: dict[str, list[float]] = defaultdict(list)
+        by_node: dict[tuple[str, str], list[float]] = defaultdict(list)
+        for node, message in pulls:
+            found = _PULLED.match(message)
+            if found is None or int(found["size"]) < _MEASURED_BYTES_MIN:
+                continue
+            parts = _PARTS.findall(found["time"])
+            seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
+            if seconds > 0:
+                registry = registry_of(full_image_name(found["image"]))
+                by_registry[registry].append(int(found["size"]) / seconds)
+                by_node[node, registry].append(int(found["size"]) / seconds)
+        return cls(
+            {key: median(rates) for key, rates in by_registry.items()},
+            {key: median(rates) for key, rates in by_node.items()},
+        )
+
+    def of(self, node: str, image: str) -> float | None:
+        """Return the rate at which a node pulls an image, by full name; None where no pull from its
+        registry was measured.
+        """
+        registry = registry_of(image)
+        return self.of_node.get((node, registry)) or self.of_registry.get(registry)
+
+
+NOT_MEASURED = PullRates({}, {})
+
+
+@dataclass(frozen=True, slots=True)
 class ImageOutlook:
-    """An image that some of a gang's nodes lack. Rate and size are None where nothing says them."""
+    """An image that some of a gang's nodes lack. `bytes_per_second` is that of the slowest of them;
+    rate and size are None where nothing says them.
+    """
 
     image: str
     nodes: int
@@ -71,24 +119,43 @@ class ImageOutlook:
         return f"{text}, the rest in about {duration(self.seconds)} at {rate}/s, as measured"
 
 
-def pull_rate(messages: Iterable[str]) -> float | None:
-    """Return the bytes per second of pulls, by the events of kubelets: the median; None of none."""
-    rates: list[float] = []
-    for message in messages:
-        found = _PULLED.match(message)
-        if found is None or int(found["size"]) < _MEASURED_BYTES_MIN:
-            continue
-        parts = _PARTS.findall(found["time"])
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-        if seconds > 0:
-            rates.append(int(found["size"]) / seconds)
-    return median(rates) if rates else None
+@dataclass(frozen=True, slots=True)
+class GangOutlook:
+    """What is left to pull for a gang, the largest image first, and the node that pulls longest;
+    "" where it is not known which one, as a size or a rate is not.
+    """
+
+    images: tuple[ImageOutlook, ...] = ()
+    slowest_node: str = ""
+    seconds: float = 0.0
+
+    def __bool__(self) -> bool:
+        """True while something is left to pull."""
+        return bool(self.images)
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """Return it in sentences; () where nothing is left to pull."""
+        images = tuple(each.words for each in self.images)
+        if not self.slowest_node:
+            return images
+        wait = f"{self.slowest_node} has its images last, in about {duration(self.seconds)}"
+        return (*images, f"the gang starts with its slowest node: {wait}")
+
+    @property
+    def facts(self) -> dict[str, object]:
+        """Return it as fields of an answer."""
+        if not self.images:
+            return {}
+        slowest = {"node": self.slowest_node, "seconds": round(self.seconds, 3)}
+        found: dict[str, object] = {"images": [each.facts for each in self.images]}
+        return {**found, "slowestPull": slowest} if self.slowest_node else found
 
 
 def outlook(
-    job: Job, place: Placement | Nomination, nodes: Mapping[str, ImageNode], rate: float | None
-) -> tuple[ImageOutlook, ...]:
-    """Return the images of a gang that some node of its place lacks, the largest first.
+    job: Job, place: Placement | Nomination, nodes: Mapping[str, ImageNode], rates: PullRates
+) -> GangOutlook:
+    """Return what is left to pull for a gang on the nodes of its place.
 
     Nodes that report no images are left out: what they have is not known.
     """
@@ -99,9 +166,23 @@ def outlook(
             names = (name for name in role.nodes if name in nodes and nodes[name].images)
             wanted.setdefault(image, {}).update(dict.fromkeys(names))
     found: list[ImageOutlook] = []
+    seconds: dict[str, float] = defaultdict(float)
+    is_known = True
     for image, where in wanted.items():
-        present = sum(image in nodes[name].images for name in where)
+        lacking = [name for name in where if image not in nodes[name].images]
+        if not lacking:
+            continue
         size = max((node.size_of(image) for node in nodes.values()), default=0)
-        if present < len(where):
-            found.append(ImageOutlook(image, len(where), present, size or None, rate))
-    return tuple(sorted(found, key=lambda each: (-(each.size_bytes or 0), each.image)))
+        measured = [rates.of(name, image) for name in lacking]
+        known = [rate for rate in measured if rate]
+        slowest = min(known) if len(known) == len(lacking) else None
+        present = len(where) - len(lacking)
+        found.append(ImageOutlook(image, len(where), present, size or None, slowest))
+        is_known = is_known and bool(size) and slowest is not None
+        for name, rate in zip(lacking, measured, strict=True):
+            seconds[name] += size / rate if rate else 0.0
+    images = tuple(sorted(found, key=lambda each: (-(each.size_bytes or 0), each.image)))
+    if not images or not is_known:
+        return GangOutlook(images)
+    last = min(seconds, key=lambda name: (-seconds[name], name))
+    return GangOutlook(images, last, seconds[last])

@@ -20,11 +20,12 @@ from __future__ import annotations
 from functools import partial
 from heapq import nsmallest
 
-from fairlead.api.jobs.placement import PreemptionKind
+from fairlead.api.jobs.placement import Placement, PreemptionKind
 from fairlead.api.values.times import format_time
 from fairlead.decide.admission.unresolved import unresolved_verdict
 from fairlead.decide.placement.actions import (
     Action,
+    PlaceJob,
     RecordActualPlacement,
     WithdrawNomination,
     WithdrawPreemption,
@@ -90,10 +91,11 @@ def decide(
         return _Cycle(context, contains_faults=contains_faults).run()
 
 
-def verdict_now(
+def answer_now(
     state: PlacementState, key: ObjectKey, now: float, policy: PlacementPolicy
-) -> Verdict | None:
-    """Return what a decision made now would say of a waiting job; None where it is not got to.
+) -> tuple[Verdict | None, Placement | None]:
+    """Return what a decision made now would say of a waiting job, None where it is not got to; and
+    the place that it would get, where it would get one.
 
     The decision is made as far as it takes for that, and the planner remembers nothing of it.
     """
@@ -102,7 +104,8 @@ def verdict_now(
     with state.cluster.transaction() as transaction:
         context = PlanningContext(state, policy, now, PresentCapacity(state.cluster, transaction))
         context.foreseen = {}
-        return _Cycle(context, contains_faults=False).verdict_of(key)
+        cycle = _Cycle(context, contains_faults=False)
+        return cycle.verdict_of(key), cycle.place_of(key)
 
 
 class _Cycle:
@@ -158,6 +161,11 @@ class _Cycle:
         if key in self._verdicts or self._state.jobs[key].group is None:
             return self._verdicts.get(key)
         return self._explain.of(key)
+
+    def place_of(self, key: ObjectKey) -> Placement | None:
+        """Return the place that a job has got so far."""
+        places = (a for a in self._actions if isinstance(a, PlaceJob))
+        return next((a.placement for a in places if a.job.metadata.key == key), None)
 
     def _settle(self) -> None:
         """Decide about the jobs that are not to be placed now."""

@@ -14,16 +14,18 @@ from fairlead.api.jobs.job import Attempt, Job, Progress
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.names import PLACED
-from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES
-from fairlead.api.status import AlreadyExists, Invalid, StatusCause, StatusDetails
+from fairlead.api.resources import EVENTS, JOBS, NODES, PRIORITY_CLASSES
+from fairlead.api.status import AlreadyExists, Forbidden, Invalid, StatusCause, StatusDetails
 from fairlead.api.values.times import format_time
 from fairlead.cli.app import run
+from fairlead.cli.cluster.image_outlook import image_outlook
 from fairlead.cli.connection.identity import local_user
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.input.errors import CliError, render_error
 from fairlead.testing.builders import (
     EPOCH,
     make_job,
+    make_node,
     make_nodes,
     make_placement,
     make_priority_class,
@@ -36,6 +38,24 @@ metadata: {name: fit}
 spec:
   roles:
   - {name: worker, template: {spec: {containers: [{name: main, command: [sleep, "9"]}]}}}
+"""
+
+GANG = """
+apiVersion: fairlead.dev/v1alpha1
+kind: Job
+metadata: {name: gang}
+spec:
+  roles:
+  - name: worker
+    count: 3
+    template:
+      spec:
+        containers:
+        - name: main
+          image: r.example/torch:1
+          command: [train]
+          resources: {limits: {nvidia.com/gpu: 8}}
+        nodeSelector: {images: "yes"}
 """
 
 
@@ -212,3 +232,46 @@ def test_a_job_that_fits_but_for_an_earlier_one_does_not_fit_now() -> None:
     api.create(NODES.raw, to_wire(make_nodes(2)[1]))
     said = check_fit(api, make_job("b"), EPOCH)
     assert said.startswith("Place    waits: fits now, but the room is kept for job default/first")
+
+
+def test_a_dry_run_says_what_is_left_to_pull_and_when_the_gang_starts_for_it(
+    cluster: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = "r.example/torch:1"
+    labels = {"images": "yes"}
+    for i, sizes in enumerate([{image: 17 * 10**9}, {"pause": 1}, {"pause": 1}]):
+        node = make_node(f"gpu-{i}", images=sizes, labels=labels)
+        cluster.create(NODES.raw, to_wire(node))
+    words = (
+        f'Successfully pulled image "{image}" in 8s (8s including waiting). '
+        "Image size: 8800000000 bytes."
+    )
+    event = {"metadata": {"name": "e", "namespace": "default"}, "reason": "Pulled",
+             "source": {"component": "kubelet", "host": "gpu-0"}, "message": words}  # fmt: skip
+    cluster.create(EVENTS.raw, event, namespace="default")
+    Path("gang.yaml").write_text(GANG)
+    assert run(["submit", "-f", "gang.yaml", "--dry-run"]) == 0
+    said = capsys.readouterr().err
+    assert (
+        "Place    fits now, on 3 nodes\n"
+        "Images   r.example/torch:1, 17 GB: on 1 of 3 nodes, the rest in about 15s at 1.1 GB/s, "
+        "as measured\n"
+        "         the gang starts with its slowest node: gpu-1 has its images last, in about 15s\n"
+    ) in said
+    assert run(["submit", "-f", "gang.yaml"]) == 0
+    assert "Images" not in capsys.readouterr().err, "nodes are read for a dry run alone"
+
+
+def test_who_may_not_see_nodes_is_said_nothing_of_images() -> None:
+    class Hidden(FakeApi):
+        def call(self, request: Any) -> Any:
+            if request.resource.name == NODES.name:
+                raise Forbidden("nodes is forbidden")
+            return super().call(request)
+
+    place = make_placement(["gpu-1"])
+    assert not image_outlook(Hidden(), make_job("j"), place)
+    seen = FakeApi()
+    for name, images in (("gpu-1", {"pause": 1}), ("gpu-2", {"train:1": 5})):
+        seen.create(NODES.raw, to_wire(make_node(name, images=images)))
+    assert image_outlook(seen, make_job("j"), place)
