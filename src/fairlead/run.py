@@ -43,6 +43,8 @@ LINE_BYTES_MAX = 4_096
 #: Of a summary in the file: two fit into what a kubelet keeps.
 SUMMARY_BYTES_MAX = 1_900
 _KEPT_BYTES = 4_096
+#: Of what a line of progress says of the own work in a step.
+_WORK_BYTES_MAX = 100
 _STEP_MAX = 2**53
 #: Seconds between two summaries: a hundredth of the run's time, within these.
 _SECONDS_MIN, _SECONDS_MAX = 1.0, 60.0
@@ -319,7 +321,7 @@ def _is_cut(descriptor: int) -> bool:
     return size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"
 
 
-def _progress(descriptor: int) -> dict[str, int]:
+def _progress(descriptor: int) -> dict[str, Any]:
     """Return the latest progress in what a kubelet would keep, so that it stays there."""
     size = os.fstat(descriptor).st_size
     last = os.pread(descriptor, _KEPT_BYTES, max(size - _KEPT_BYTES, 0))
@@ -330,7 +332,11 @@ def _progress(descriptor: int) -> dict[str, int]:
             continue
         if isinstance(line, dict) and "metric" not in line and _whole(line.get("step")) is not None:
             saved = line["step"] if line.get("checkpoint") is True else line.get("checkpointStep")
-            found = {"step": _whole(line["step"]), "checkpointStep": _whole(saved)}
+            work = line.get("work")
+            found = {
+                "step": _whole(line["step"]), "checkpointStep": _whole(saved),
+                "work": work if isinstance(work, dict) and _size(work) <= _WORK_BYTES_MAX else None,
+            }  # fmt: skip
             return {key: value for key, value in found.items() if value is not None}
     return {}
 

@@ -36,6 +36,16 @@ with open(os.environ["FAIRLEAD_RUN_FILE"], "ab") as file:
     file.write(b'{"metric": "loss", "val')
 os.kill(os.getpid(), 9)
 """
+#: Says how long it works on a step, and goes on until a file is there.
+SLOW = """
+import json, os, pathlib, sys, time
+seconds = 1.0 if os.environ["RANK"] == "2" else 0.5
+work = {"seconds": seconds, "steps": 60, "spanSeconds": 600}
+with open(os.environ["FAIRLEAD_PROGRESS_FILE"], "a") as file:
+    file.write(json.dumps({"step": 60, "work": work}) + "\\n")
+while not (pathlib.Path(sys.argv[0]).parent / "go").exists():
+    time.sleep(0.05)
+"""
 #: Records, says so, and goes on until it is stopped.
 LONG = """
 import time, fairlead.run
@@ -117,6 +127,29 @@ def _are_exported(shell: Shell, mlflow: FakeMlflow) -> None:
     assert loss[-1]["value"] == pytest.approx(1 / 50.5)
 
 
+def test_a_member_that_is_slow_is_named_while_its_gang_runs_and_later(shell: Shell) -> None:
+    script = str(_script_of(shell, SLOW))
+    name = shell.run(
+        "submit", "--nodes", "4", "--cpus", "10m", "--name", "slow", script
+    ).out.strip()
+    words = "worker-2 on"
+
+    def is_named() -> bool:
+        return words in shell.run("why", name).out
+
+    eventually(is_named, expected=True)
+    assert shell.state(name) == "Running"
+    assert "it slows the gang by up to 100%" in shell.run("why", name).out
+    assert "worker-2 slows it by up to 100%" in shell.run("ps", name).out
+    [attempt] = shell.status(name)["attempts"]
+    [found] = attempt["stragglers"]
+    node = found["node"]
+    assert f"job default/{name}, worker-2 on {node} needs 1 s" in shell.run("node", node).out
+    (shell.root / "go").touch()
+    shell.run("wait", name)
+    assert words in shell.run("why", name).out
+
+
 def test_hostile_lines_and_a_program_that_is_killed_in_one(shell: Shell) -> None:
     shell.run("run", "--no-restart", "--name", "bad", *program(shell, HOSTILE), code=None)
     found = shown(shell, "bad")
@@ -152,8 +185,12 @@ def test_a_run_is_known_while_it_goes_on_and_after_the_cluster_was_killed(shell:
 
 
 def _script(shell: Shell) -> Path:
-    _, *command = program(shell, LONG)
-    path = shell.root / "long.sh"
+    return _script_of(shell, LONG)
+
+
+def _script_of(shell: Shell, text: str) -> Path:
+    _, *command = program(shell, text)
+    path = shell.root / f"program-{len(text)}.sh"
     path.write_text(f"#!/bin/sh\nexec {' '.join(command)}\n")
     return path
 

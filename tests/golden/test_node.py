@@ -17,7 +17,7 @@ from fairlead.api.cluster.node_report import (
     Severity,
     SourceState,
 )
-from fairlead.api.jobs.job import Progress
+from fairlead.api.jobs.attempt import Attempt, Progress, Straggler
 from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
@@ -30,6 +30,7 @@ from fairlead.cli.views.node import (
     fault_rows,
     node_lines,
     reason_rows,
+    slow_members,
     try_rows,
 )
 from fairlead.model.health.node_record import NodeRecord, NodeRequest, NodeState, Try, record_text
@@ -104,6 +105,16 @@ def test_a_node_that_is_unreachable_and_one_that_was() -> None:
     back = make_node("n7", annotations={names.UNREACHABLE: f"{format_time(NOW - 90)}/{UNTIL}"})
     empty = Preview((), ())
     check("node/unreachable.txt", shown(lost, None, empty) + shown(back, None, empty))
+
+
+def test_a_node_with_a_slow_member_says_of_which_job_and_by_how_much() -> None:
+    slow = Straggler("worker-3", "n4", 610_000, 410_000, 8, format_time(NOW - 7200), True)
+    elsewhere = replace(slow, member="worker-1", node="n5")
+    attempt = Attempt(2, stragglers=(elsewhere, slow))
+    job = make_job("train", namespace="ml", count=8)
+    job = replace(job, status=replace(job.status, attempt=2, attempts=(attempt,)))
+    preview = Preview((), (), slow=slow_members([job], "n4", NOW))
+    check("node/slow.txt", shown(make_node("n4"), None, preview))
 
 
 def test_the_table_of_reasons_has_who_is_not_simply_ready() -> None:

@@ -202,6 +202,9 @@ def _values() -> Iterator[Target]:
     yield Target("cli.slurm_tools.columns:parse_wide", ("JobID:10,Name", "a:.5"), (ToolError,))
     yield Target("cli.slurm_tools.columns:parse_sacct", ("JobID%20,State",), (ToolError,))
     yield Target("cli.slurm_tools.states:parse_state", ("PD", "RUNNING"))
+    yield Target(
+        "decide.jobs.own_work:decode_work", ('{"seconds":0.4,"steps":60,"spanSeconds":900}',)
+    )
     yield Target("decide.jobs.progress:decode_line", (b'{"step":1,"checkpoint":2}',))
     yield Target("doctor.audit.request:parse_uri", ("/apis/a/v1/namespaces/b/c/d?watch=true",))
     yield Target("embedded.verbs.lists:parse_version", ("12", "0"), (ApiError,))

@@ -37,6 +37,7 @@ STOPPED_EARLY = f"{GROUP}/stopped-early"  # on an element's job: what the rule s
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
 USE = f"{GROUP}/use"  # on pods that have ended: JSON of api.use.MemberUse, written by the node
 RUN = f"{GROUP}/run"  # on pods: JSON of api.run_facts.RunFacts, written by the node
+WORK = f"{GROUP}/work"  # on pods: JSON of decide.jobs.own_work.OwnWork, written by the node
 RUN_TAGS = f"{GROUP}/run-tags"  # on jobs and arrays: tags, with commas between them
 RUN_NOTE = f"{GROUP}/run-note"
 RUN_SOURCE = f"{GROUP}/run-source"  # JSON of api.run_facts.RunSource

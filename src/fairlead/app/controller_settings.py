@@ -36,6 +36,7 @@ from fairlead.api.values.bounds import PATH_MAX
 from fairlead.app.client_settings import SessionsSettings, SlurmSettings
 from fairlead.app.health_settings import HealthSettings, SilenceSettings, conflicts_of_tests
 from fairlead.app.images_settings import ImagesSettings
+from fairlead.app.jobs_settings import DAY, HOUR, YEAR, JobsSettings
 from fairlead.app.notices_settings import NoticesSettings, conflicts_of_notices
 from fairlead.app.use_settings import UseSettings
 from fairlead.doctor.sources import METRIC_SOURCES, Source
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
     from fairlead.decide.jobs.policy import JobsPolicy
     from fairlead.decide.placement.desk.policy import PlacementPolicy
 
-HOUR = 3600
-DAY = 24 * HOUR
-YEAR = 365 * DAY
 #: A page of metrics, as `fairlead doctor --metrics` takes it.
 _PAGES = (name for name, source in METRIC_SOURCES.items() if source is not Source.KUBE_STATE)
 _PAGE = f"^({'|'.join(_PAGES)})=https?://[^/ ]+/"
@@ -127,83 +125,6 @@ class PlacementSettings(Section, frozen=True):
         within(0, YEAR, "In node pools that are consolidated, gangs are moved off a node only if "
                         "what they lose is less than keeping the node for so long; 0: never."),
     ] = 3_600  # fmt: skip
-
-
-class JobsSettings(Section, frozen=True):
-    """Life of a job: limits, and how long each kind of trouble may last."""
-
-    infrastructure_limit_max: Annotated[
-        int, within(0, 1_000_000, "Ceiling of restart.infrastructureLimit of all jobs.")
-    ] = 1000
-    node_lost_grace_seconds: Annotated[
-        int, within(1, DAY, "A node that is not ready for longer counts as lost.")
-    ] = 40
-    bind_patience_seconds: Annotated[
-        int,
-        within(1, HOUR, "A pinned member that kube-scheduler refuses for longer releases its "
-                        "node."),
-    ] = 10  # fmt: skip
-    native_patience_seconds: Annotated[
-        int, within(1, DAY, "A native gang that is not bound for longer releases its place.")
-    ] = 60
-    held_back_patience_seconds: Annotated[
-        int,
-        within(1, HOUR, "Pods that a quota or a starting API server refuses are retried for so "
-                        "long before the attempt ends."),
-    ] = 30  # fmt: skip
-    refusals_max: Annotated[
-        int,
-        within(1, 1000, "After so many attempts in a row whose place kube-scheduler or kubelets "
-                        "refused a gang gives it back, and waits before each further one."),
-    ] = 3  # fmt: skip
-    refused_backoff_seconds_max: Annotated[
-        int,
-        within(1, DAY, "Longest wait between two attempts of a job whose pods a quota or a policy "
-                       "refuses, or whose place is refused."),
-    ] = 300  # fmt: skip
-    backoff_hold_seconds: Annotated[
-        int,
-        within(0, DAY, "A gang that waits longer for its restart gives its nodes back "
-                       "meanwhile."),
-    ] = 60  # fmt: skip
-    start_error_grace_seconds: Annotated[
-        int,
-        within(0, DAY, "A container that cannot be started (image, configuration) may recover for "
-                       "so long."),
-    ] = 60  # fmt: skip
-    start_seconds_max: Annotated[
-        int, within(1, 7 * DAY, "A member that has not started for longer ends the attempt.")
-    ] = 1800
-    checkpoint_wait_seconds: Annotated[
-        int,
-        within(0, DAY, "A gang that is preempted and reports checkpoints may take so long to save "
-                       "one more."),
-    ] = 120  # fmt: skip
-    grace_period_seconds_max: Annotated[
-        int,
-        within(1, DAY, "A pod that gives way, is drained or has reached its time limit has at most "
-                       "so long to end, whatever its terminationGracePeriodSeconds is. Pods of "
-                       "other tools that give way and intruders of teams' nodes, too."),
-    ] = 300  # fmt: skip
-    maintenance_drain_seconds: Annotated[
-        int,
-        within(0, DAY, "A gang leaves a node so long before the maintenance that its cloud has "
-                       "announced."),
-    ] = 300  # fmt: skip
-    keep_finished_pods_seconds: Annotated[
-        int, within(0, YEAR, "Pods of jobs that have ended are kept for so long.")
-    ] = 3600
-    keep_finished_seconds: Annotated[
-        int,
-        within(0, 10 * YEAR, "Jobs that have ended are deleted after so long, unless they say "
-                             "ttlSecondsAfterFinished or have an owner. History and logs stay; "
-                             "where the history is in memory only, jobs stay, too."),
-    ] = DAY  # fmt: skip
-    keep_finished_jobs_max: Annotated[
-        int,
-        within(1, 1_000_000, "Of a namespace's other jobs that have ended so many stay, the "
-                             "latest ones."),
-    ] = 2_000  # fmt: skip
 
 
 class AdoptionSettings(Section, frozen=True):

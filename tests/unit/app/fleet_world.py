@@ -30,13 +30,14 @@ from fairlead.cloud.simulated import CloudRates, SimulatedCloud
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.rails.sight import SightLimits
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
-from fairlead.embedded.virtual.profile import HardwareSpec, load_profile
+from fairlead.embedded.virtual.profile import HardwareSpec, ProgressSpec, load_profile
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
@@ -81,6 +82,8 @@ class FleetWorld:
         doctor: DoctorPolicy = RARE_DOCTOR,
         profile: str = "default",
         hardware: HardwareSpec | None = None,
+        progress: ProgressSpec | None = None,
+        jobs: JobsPolicy | None = None,
     ) -> None:
         self.clock = LoopClock(EPOCH)
         rng = random.Random(7)
@@ -94,6 +97,8 @@ class FleetWorld:
         found = load_profile(profile)
         if hardware is not None:
             found = msgspec.structs.replace(found, hardware=hardware)
+        if progress is not None:
+            found = msgspec.structs.replace(found, progress=progress)
         self.virtual = VirtualNodes(
             self.client, NodeFleet(0, found.node), found, clock=self.clock, rng=rng
         )
@@ -101,6 +106,7 @@ class FleetWorld:
         self.policy = policy
         self.health = health or HealthPolicy()
         self.doctor = doctor
+        self.jobs = jobs or JobsPolicy()
         self.history: History = MemoryHistory()
         self.rng = rng
         #: What makes providers of a test's own, by pool: for each life of the controllers.
@@ -118,13 +124,15 @@ class FleetWorld:
         doctor: DoctorPolicy = RARE_DOCTOR,
         profile: str = "default",
         hardware: HardwareSpec | None = None,
+        progress: ProgressSpec | None = None,
+        jobs: JobsPolicy | None = None,
     ) -> AsyncGenerator[FleetWorld]:
         silent = FleetPolicy(
             loop_seconds=_LOOP_SECONDS, sight=SightLimits(nodes_age_seconds_max=float("inf"))
         )
         world = cls(
             rates or CloudRates(), policy or silent, health, doctor=doctor, profile=profile,
-            hardware=hardware,
+            hardware=hardware, progress=progress, jobs=jobs,
         )  # fmt: skip
         await world.api.bootstrap()
         for manifest in crd.manifests():
@@ -151,7 +159,7 @@ class FleetWorld:
         """One life of the controllers."""
         self.metrics = Metrics(CollectorRegistry(), version="test", stopwatch=self.clock.now)
         controllers = Controllers(
-            Policies(fleet=self.policy, health=self.health, doctor=self.doctor),
+            Policies(self.jobs, fleet=self.policy, health=self.health, doctor=self.doctor),
             self.client, self.history,
             context=ProcessContext(self.clock, self.metrics),
             providers=self._provider_of,

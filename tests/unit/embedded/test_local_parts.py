@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from fairlead.api import names
 from fairlead.api.kubernetes.core import Pod, ResourceRequirements, Secret
 from fairlead.api.resources import CONFIG_MAPS, SECRETS
 from fairlead.embedded.local.config import ConfigData, ConfigMirrors
@@ -29,7 +31,7 @@ from fairlead.embedded.local.machine import read_machine
 from fairlead.embedded.local.memory import PAGE_BYTES, MemoryGroups, above_limit, kill_count
 from fairlead.embedded.local.poddir import PodDir, safe
 from fairlead.embedded.local.process import ExitFile, Run
-from fairlead.embedded.local.progress import ProgressFile
+from fairlead.embedded.local.progress import MemberReports, ProgressFile
 from fairlead.embedded.virtual.status import pod_requests
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.logs import SILENT
@@ -271,6 +273,27 @@ def test_a_progress_line_that_cannot_be_reported_is_counted_and_passed_over(
     assert file.look(0.0)
     assert file.latest is not None
     assert (file.latest.step, bool(file.latest.ignored_line)) == (3, True)
+
+
+async def test_own_work_is_written_rarely_and_at_the_end(tmp_path: Path) -> None:
+    path, now, written = tmp_path / "progress", [1000.0], list[dict[str, str]]()
+
+    async def write(annotations: Mapping[str, str]) -> None:
+        written.append(dict(annotations))
+
+    reports = MemberReports(write, lambda: now[0])
+    reports.begin(str(path), None)
+    for step in range(41):
+        work = f'{{"seconds": 0.{step + 1}, "steps": 60, "spanSeconds": 900}}'
+        with path.open("a") as file:
+            file.write(f'{{"step": {step}, "work": {work}}}\n{{"step": {step}, "work": "mine"}}\n')
+        await reports.look()
+        now[0] += 1.0
+    works = [each[names.WORK] for each in written if names.WORK in each]
+    assert works == [f'{{"seconds":0.{n},"steps":60,"spanSeconds":900.0}}' for n in (1, 31)]
+    await reports.look(is_last=True)
+    assert written[-1][names.WORK].startswith('{"seconds":0.41,')
+    assert len([each for each in written if names.PROGRESS in each]) == 41
 
 
 def _read(file: ProgressFile) -> None:

@@ -602,6 +602,11 @@ progres: {}
         ("match: {state: Bound}", "match: {state: Running}", "no pod would ever start"),
         ("state: Terminating", "state: Gone", "nothing follows on Gone"),
         ("name: steady", "name: [", "not YAML"),
+        (
+            "name: steady",
+            "name: s\nprogress: {stepSeconds: 1, ownWorkSeconds: 1}",
+            "got 1.0, accepted: 0 to progress.stepSeconds (1), with allMembers",
+        ),
         ("name: steady", "name: s\nnode: {labels: {'a b': c}}", "'a b' is not a label key"),
     ],
 )

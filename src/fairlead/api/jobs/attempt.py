@@ -10,6 +10,9 @@ from fairlead.api.jobs.preflight import PreflightRecord
 from fairlead.api.meta import Instant, Wire
 from fairlead.api.values.bounds import doc
 
+#: Members of an attempt that are written as stragglers, at most.
+STRAGGLERS_MAX = 4
+
 
 class Cause(Enum):
     """Whose fault an attempt's end was. Only USER counts against `restart.limit`."""
@@ -17,6 +20,27 @@ class Cause(Enum):
     USER = "User"
     NODE = "Node"
     INFRASTRUCTURE = "Infrastructure"
+
+
+class Straggler(Wire, frozen=True):
+    """A member that needs longer than the others of its role for its own part of a step."""
+
+    member: Annotated[str, doc("The member, as ROLE-INDEX.")]
+    node: Annotated[str, doc("Its node. Empty where the placement does not have it.")] = ""
+    microseconds: Annotated[int, doc("Its own work in a step, as it reports it.")] = 0
+    median_microseconds: Annotated[int, doc("The median of the members that were compared.")] = 0
+    compared: Annotated[int, doc("Members of its role that were compared.")] = 0
+    found_at: Annotated[Instant | None, doc("When it was found.")] = None
+    is_suspected: Annotated[
+        bool, doc("Its node is suspected until it is tested: jobs.stragglersSuspect was set.")
+    ] = False
+
+    @property
+    def percent(self) -> int:
+        """By how much its own work is more than the median; the gang is at most as much slower."""
+        if self.median_microseconds <= 0:
+            return 0
+        return round(100 * (self.microseconds / self.median_microseconds - 1))
 
 
 class Attempt(Wire, frozen=True):
@@ -77,6 +101,10 @@ class Attempt(Wire, frozen=True):
         PreflightRecord | None,
         doc("The test of its nodes before its program started. Absent: none was asked for."),
     ] = None
+    stragglers: Annotated[
+        tuple[Straggler, ...],
+        doc("Members that were slower than the others of their role for long, 4 at most."),
+    ] = ()
     pods_version: Annotated[
         str,
         doc(

@@ -31,6 +31,7 @@ from fairlead.cli.views.node import (
     fault_rows,
     node_lines,
     preview_lines,
+    slow_members,
     try_rows,
 )
 from fairlead.cli.views.node_tests import TEST_COLUMNS, rows_of_tests
@@ -293,15 +294,16 @@ def _preview(api: Api, found: Node) -> Preview:
     jobs: Sequence[Job] = ()
     pods: Sequence[Pod] = ()
     try:
+        known = api.list(JOBS)
         jobs = [
-            job for job in api.list(JOBS)
+            job for job in known
             if not job.is_finished and name in nodes_of(job.status.placement)
         ]  # fmt: skip
         others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
         pods = [pod for pod in others if pod.spec.node_name == name and uses_node(pod)]
     except Forbidden:
         return Preview((), (), is_seen=False)
-    return Preview(tuple(jobs), tuple(pods))
+    return Preview(tuple(jobs), tuple(pods), slow=slow_members(known, name, now()))
 
 
 def _report(api: Api, name: str) -> NodeReport | None:

@@ -271,8 +271,16 @@ def where_or_why(job: Job, now: float | None = None) -> str:
     if status.state == JobState.RESTARTING.value and attempt is not None and attempt.reason:
         return _restarting(job, attempt, now)
     if status.placement is not None and status.placement.attempt == status.attempt:
-        return places(job)
+        return places(job) + _slow(attempt)
     return waiting(job)
+
+
+def _slow(attempt: Attempt | None) -> str:
+    """Return the slowest member of an attempt, and by how much it slows the others; "" for none."""
+    if attempt is None or not attempt.stragglers:
+        return ""
+    worst = max(attempt.stragglers, key=lambda each: each.percent)
+    return f"; {worst.member} slows it by up to {worst.percent}%"
 
 
 def _restarting(job: Job, ended: Attempt, now: float | None) -> str:

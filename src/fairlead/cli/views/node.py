@@ -11,7 +11,9 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.cli.formats.table import Align, Column, Row
+from fairlead.cli.views.jobs import latest_attempt
 from fairlead.cli.views.nodes import pool_of, state_of
+from fairlead.decide.attempts.record import straggler_words
 from fairlead.decide.words import duration, plural
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
 from fairlead.model.health.unreachable import mark_of
@@ -52,6 +54,8 @@ class Preview:
     jobs: tuple[Job, ...]
     pods: tuple[Pod, ...]
     is_seen: bool = True
+    #: What attempts of jobs say of slow members there, the latest first.
+    slow: tuple[str, ...] = ()
 
 
 def node_lines(
@@ -61,7 +65,8 @@ def node_lines(
     yield f"{node.metadata.name} (pool {pool_of(node)})"
     for label, text in node_facts(node, report, now):
         yield f"  {label:<{_LABEL_WIDTH}}{text}"
-    for line in preview_lines(preview):
+    slow = (f"slow member {text}" for text in preview.slow[:_SHOWN_MAX])
+    for line in (*preview_lines(preview), *slow):
         yield f"  {line}"
 
 
@@ -130,6 +135,19 @@ def preview_lines(preview: Preview) -> Iterator[str]:
         yield f"{plural(len(preview.pods), 'pod')} of others"
     if not preview.jobs and not preview.pods:
         yield "nothing runs on it"
+
+
+def slow_members(jobs: Iterable[Job], node: str, now: float) -> tuple[str, ...]:
+    """Return what the latest attempts of jobs say of slow members on a node, the latest first."""
+    found: list[tuple[float, str]] = []
+    for job in jobs:
+        attempt = latest_attempt(job)
+        for each in attempt.stragglers if attempt is not None else ():
+            if each.node == node and each.found_at is not None:
+                at, name = parse_time(each.found_at), "/".join(job.metadata.key)
+                text = f"{duration(now - at)} ago: job {name}, {straggler_words(each)}"
+                found.append((-at, text))
+    return tuple(text for _, text in sorted(found))
 
 
 def fault_rows(report: NodeReport, node: Node, now: float) -> list[Row]:

@@ -46,7 +46,7 @@ from fairlead.decide.answers.explanation import (
     UnknownBound,
 )
 from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.attempts.record import checking_words, tested_words
+from fairlead.decide.attempts.record import checking_words, straggler_words, tested_words
 from fairlead.decide.jobs.restart import is_cancelled
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import ObjectKey
@@ -317,10 +317,16 @@ def _placed(job: Job, now: float, note: list[str]) -> str:
 
 
 def _tested(job: Job) -> list[str]:
-    """Return that the nodes are being tested before the program, or what was found."""
+    """Return that the nodes are being tested before the program, or what was found, and members
+    that are slow.
+    """
     latest = latest_attempt(job)
     words = checking_words(job) or (tested_words(latest) if latest is not None else "")
-    return [line("nodes", words)] if words else []
+    slow = latest.stragglers if latest is not None else ()
+    return [
+        *([line("nodes", words)] if words else []),
+        *(line("slow", straggler_words(each)) for each in slow),
+    ]
 
 
 def _ended(job: Job, now: float, note: list[str]) -> str:

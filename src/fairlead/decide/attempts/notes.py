@@ -24,6 +24,7 @@ class EventReason(Enum):
     MEMBER_LOST = "MemberLost"
     ATTEMPT_FAILED = "AttemptFailed"
     MEMBER_RESTARTED = "MemberRestarted"
+    MEMBER_SLOW = "MemberSlow"
     CAUSE_REVISED = "CauseRevised"
     STOPPING = "Stopping"
     PREEMPTED = "Preempted"
@@ -55,6 +56,7 @@ _WARNINGS = frozenset(
         EventReason.NODES_RELEASED,
         EventReason.PREEMPTED,
         EventReason.MEMBER_RESTARTED,
+        EventReason.MEMBER_SLOW,
         EventReason.FAILED,
         EventReason.NOT_NOTIFIED,
         EventReason.WAITS_AGAIN,

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec.structs import replace
 
+from fairlead.api.jobs.attempt import Straggler
 from fairlead.api.jobs.job import Attempt, Cause, Job, JobStatus, MemberCounts, Progress
 from fairlead.api.jobs.placement import Placement
 from fairlead.api.jobs.preflight import PreflightRecord, PreflightSuite
@@ -155,6 +156,19 @@ def tested_words(record: Attempt) -> str:
         return ""
     text = f"{found.outcome.value} before the start ({found.suite.value.lower()})"
     return f"{text}: {found.message}" if found.message else text
+
+
+def straggler_words(found: Straggler) -> str:
+    """Return by how much a straggler slows its gang."""
+    own, middle = (
+        f"{each / 1e6:.3g} s" for each in (found.microseconds, found.median_microseconds)
+    )
+    where = f" on {found.node}" if found.node else ""
+    text = (
+        f"{found.member}{where} needs {own} for its own part of a step, the median of "
+        f"{found.compared} is {middle}: it slows the gang by up to {found.percent}%"
+    )
+    return f"{text}; its node is suspected until it is tested" if found.is_suspected else text
 
 
 def _is_network(record: Attempt) -> bool:

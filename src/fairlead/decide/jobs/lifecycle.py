@@ -48,6 +48,7 @@ from fairlead.decide.jobs.restart import (
     cancel_message,
     next_step,
 )
+from fairlead.decide.jobs.stragglers import note_stragglers
 from fairlead.decide.jobs.view import ElementState, JobView
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest
@@ -166,6 +167,9 @@ def _after_attempt(view: JobView, ended: Attempt) -> Decision[Action]:
         return Decision(revised)
     draft = draft.set(progress=fold_progress(job.status.progress, view.reported),
                       run=fold_run(job.status.run, view.run))  # fmt: skip
+    slow = note_stragglers(view, draft, ended)
+    if slow:
+        return Decision(slow)
     following = next_step(job, ended, view.policy)
     # Pods that have ended stay readable after the last attempt; otherwise they make way.
     going = [p for p in view.pods.all() if not (isinstance(following, Fail) and p.is_terminal)]

@@ -20,7 +20,14 @@ from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.record import is_in_test, with_attempt
 from fairlead.decide.attempts.run_facts import fold_run
 from fairlead.decide.attempts.status import StatusDraft
-from fairlead.decide.jobs import failure_cause, members, native, preempted, preflight
+from fairlead.decide.jobs import (
+    failure_cause,
+    members,
+    native,
+    preempted,
+    preflight,
+    stragglers,
+)
 from fairlead.decide.jobs.actions import (
     Action,
     CreateConfigMap,
@@ -61,6 +68,9 @@ def decide_open_attempt(view: JobView, attempt: Attempt) -> Decision[Action]:
     gated = preflight.gate_result(view, attempt)
     if gated is not None:
         return Decision(_gate_judged(view, draft, attempt, gated), wake_at=view.late_until or None)
+    slow = stragglers.note_stragglers(view, draft, attempt)
+    if slow:
+        return Decision(slow)
     changed = requeued(job, attempt) or changed_spec(view, attempt)
     if changed is None and view.current.counts[MemberPhase.SUCCEEDED] >= job.member_count:
         return Decision(succeed(view, draft))

@@ -20,7 +20,8 @@ from fairlead.api.kubernetes.core import ContainerStateTerminated, ContainerStat
 from fairlead.api.meta import label_number
 from fairlead.decide.attempts.record import newest_version
 from fairlead.decide.attempts.run_facts import read_run
-from fairlead.decide.jobs.progress import fold_progress, read_progress
+from fairlead.decide.jobs.own_work import WorkTimes
+from fairlead.decide.jobs.progress import fold_progress, read_progress, read_work
 from fairlead.decide.pinning import node_of, refusal_of
 
 #: Reasons of a waiting container that do not heal by waiting alone (kubelet, container runtime).
@@ -253,6 +254,11 @@ class JobPods:
     run: RunFacts | None = None
     run_of: tuple[int, int] = (0, 0)
 
+    #: The own work of members of attempt `work_attempt`, the latest that reported any; None: none
+    #: did.
+    work: WorkTimes | None = field(default=None, compare=False)
+    work_attempt: int = field(default=0, compare=False)
+
     #: How many pods there are on each node.
     nodes: dict[str, int] = field(default_factory=dict)
     #: The attempt under which each pod is kept, by name.
@@ -293,6 +299,17 @@ class JobPods:
         counts = is_first or member.attempt > attempt_before
         if counts and (run := read_run(pod)) is not None:
             self.run, self.run_of = run, (member.attempt, member.rank)
+        self._take_work(member)
+
+    def _take_work(self, member: MemberPod) -> None:
+        if member.attempt < max(self.work_attempt, 1) or member.index < 0:
+            return
+        work = read_work(member.pod)
+        if work is None:
+            return
+        if self.work is None or member.attempt > self.work_attempt:
+            self.work, self.work_attempt = WorkTimes(), member.attempt
+        self.work.take(member.role, member.index, work)
 
     def drop(self, pod: Pod) -> None:
         """Record that a pod is gone."""

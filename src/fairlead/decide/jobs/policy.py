@@ -85,6 +85,15 @@ class JobsPolicy:
     preflight_command: tuple[str, ...] = ("fairlead",)
     #: A gang of which some members were stopped by that test waits so long for the others' results.
     preflight_patience_seconds: float = 15.0
+    #: A member is a straggler whose own work in a step is so many percent, and so many standard
+    #: deviations (by the median distance), above the median of its role; 0 percent: none is.
+    straggler_percent: int = 20
+    straggler_deviations: int = 6
+    #: Over so many steps, and for so long.
+    straggler_steps_min: int = 50
+    straggler_seconds_min: int = 300
+    #: Nodes of stragglers are suspects.
+    stragglers_suspect: bool = False
     keep_finished_pods_seconds: float = 3600.0
     #: Ended jobs without a time of their own are deleted after so long, and the oldest of a
     #: namespace beyond so many. None: they stay.

@@ -2,6 +2,7 @@
 
     {"step": 1200, "checkpoint": true}
     {"step": 1250, "checkpointStep": 1200}
+    {"step": 1300, "work": {"seconds": 0.41, "steps": 300, "spanSeconds": 320}}
 
 The file is the container's termination message. A kubelet makes it, writable for every user, and
 copies its last 4 KiB into the pod's status when the container ends: that costs no agent, no right
@@ -26,6 +27,7 @@ from fairlead.api.jobs.job import Progress
 from fairlead.api.kubernetes.core import Container, Pod
 from fairlead.api.values.bounds import STEP_MAX
 from fairlead.api.values.times import parse_time
+from fairlead.decide.jobs.own_work import OwnWork, decode_work, work_of
 from fairlead.run import RunFold
 
 #: What a node writes has some hundred characters; this many cannot be nested too deep to decode.
@@ -38,11 +40,14 @@ TERMINATION_LOG = "/dev/termination-log"
 
 
 class ProgressLine(msgspec.Struct, frozen=True, rename="camel"):
-    """One line: `checkpoint` when a restart can go on from `step`, else where it can."""
+    """One line: `checkpoint` when a restart can go on from `step`, else where it can; `work` is the
+    member's own in the latest steps.
+    """
 
     step: int
     checkpoint: bool = False
     checkpoint_step: int | None = None
+    work: object = None
 
 
 def progress_file(container: Container) -> str:
@@ -131,6 +136,24 @@ def _last_words(message: str, ended_at: str | None) -> Progress | None:
             found = after_line(found, line, _instant(ended_at))
         elif raw.startswith(b"{"):
             found = after_ignored(found, raw)
+    return found
+
+
+def read_work(pod: Pod) -> OwnWork | None:
+    """Return the own work that this pod's member reported last; None when none, or none readable.
+
+    It is asked for at each event of a pod, so messages without the word are not decoded.
+    """
+    found = None
+    if text := pod.metadata.annotations.get(names.WORK):
+        found = decode_work(text)
+    for status in pod.status.container_statuses:
+        ended = status.state.terminated
+        if ended is None or '"work"' not in ended.message:
+            continue
+        for line in ended.message.splitlines():
+            read = decode_line(line.encode(errors="replace"))
+            found = (work_of(read.work) if read is not None else None) or found
     return found
 
 

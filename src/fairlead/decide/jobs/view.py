@@ -14,6 +14,7 @@ from fairlead.api.pods.served_resources import ResourceNames
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import member_counts
 from fairlead.decide.attempts.status import StatusDraft
+from fairlead.decide.jobs.own_work import WorkTimes
 from fairlead.decide.jobs.pods import AttemptPods, JobPods, MemberPhase, MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
@@ -201,6 +202,12 @@ class JobView(msgspec.Struct, frozen=True):
         """What a member of the current attempt reported of the run, also once its pod is gone."""
         pods = self.pods
         return pods.run if pods.run_of[0] == self.job.status.attempt else None
+
+    @property
+    def own_work(self) -> WorkTimes | None:
+        """The own work of members of the current attempt; None where none reported any."""
+        pods = self.pods
+        return pods.work if pods.work_attempt == self.job.status.attempt else None
 
     @property
     def refused(self) -> PodRefusal | None:

@@ -21,6 +21,7 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Progress
 from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.run_facts import encode_run
+from fairlead.decide.jobs.own_work import OwnWork, encode_work, work_of
 from fairlead.decide.jobs.progress import after_ignored, after_line, decode_line, is_fact
 from fairlead.run import RunFold
 
@@ -29,6 +30,8 @@ READ_BYTES_MAX = 128 * 1024
 BEHIND_BYTES_MAX = 128 << 20
 #: Seconds between two writes of a run's facts while its program runs.
 _RUN_SECONDS = 5.0
+#: The same of how long it works on a step.
+_WORK_SECONDS = 30.0
 
 
 class ProgressFile:
@@ -39,6 +42,7 @@ class ProgressFile:
         self.path = path
         self.latest = known
         self.run = RunFold()
+        self.work: OwnWork | None = None
         #: The end of the file is further on.
         self.is_behind = False
         self._offset = 0
@@ -81,6 +85,7 @@ class ProgressFile:
         if line is None:
             self.latest = after_ignored(self.latest, raw)
             return
+        self.work = work_of(line.work) or self.work
         self.latest = after_line(self.latest, line, format_time(now))
 
 
@@ -94,7 +99,7 @@ class MemberReports:
         self._write = write
         self._now = now
         self._file: ProgressFile | None = None
-        self._run_written_at = 0.0
+        self._run_written_at = self._work_written_at = 0.0
         self._written: dict[str, str] = {}
 
     def begin(self, path: str | None, known: Progress | None) -> None:
@@ -125,11 +130,15 @@ class MemberReports:
         found = {names.PROGRESS: encode_progress(file.latest)} if file.latest is not None else {}
         if not is_last and now - self._run_written_at >= _RUN_SECONDS and (text := self.run_text()):
             found[names.RUN] = text
+        if file.work is not None and (is_last or now - self._work_written_at >= _WORK_SECONDS):
+            found[names.WORK] = encode_work(file.work)
         new = {key: text for key, text in found.items() if self._written.get(key) != text}
         if not new:
             return
         if names.RUN in new:
             self._run_written_at = now
+        if names.WORK in new:
+            self._work_written_at = now
         self._written |= new
         await self._write(new)
 

@@ -2,7 +2,7 @@
 simulation says that the machine is of another kind by now.
 
 good      figures of its shape, with the noise of good machines
-slow      half of them
+slow      half of them, and twice as long for a step of a program
 corrupt   the CPU computes wrong
 hanging   the test never ends
 flaky     every other pod leaves no result
@@ -103,6 +103,11 @@ class Hardware:
                 return quality
             drawn -= share
         return Quality.GOOD
+
+    def own_work(self, node: str, seconds: float) -> float:
+        """Return how long a machine works for what takes a good one so many seconds."""
+        share = _SLOW if self.quality(node) is Quality.SLOW else 1.0
+        return seconds / share * (1.0 + self._rng(f"{node}/work").uniform(-_NOISE, _NOISE))
 
     def answer(self, pod: Pod, node: str) -> EndedTestPod | None:
         """Return how a test pod on a node ends; None: it never does."""

@@ -455,8 +455,7 @@ class VirtualNodes:
     async def _write_pod(self, record: PodRecord) -> None:
         namespace, name = record.pod.metadata.key
         if record.node.fault is None and Want.PROGRESS in record.wants:
-            annotations = {names.PROGRESS: record.progress}
-            body = {"metadata": {"uid": record.uid, "annotations": annotations}}
+            body = {"metadata": {"uid": record.uid, "annotations": record.reports}}
             patch = self._client.patch(PODS, name, body, namespace=namespace)
             await self._carry_out(record, Want.PROGRESS, patch)
         if record.node.fault is None and Want.STATUS in record.wants:

@@ -17,13 +17,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import msgspec
-
 from fairlead.api import names
-from fairlead.api.jobs.job import Progress
 from fairlead.api.kubernetes.core import GRACE_SECONDS_DEFAULT, ConfigMap, Pod
 from fairlead.api.kubernetes.image_names import images_of
-from fairlead.api.values.times import format_time, parse_time
+from fairlead.api.values.times import parse_time
 from fairlead.embedded.virtual.config_waits import ConfigWaits
 from fairlead.embedded.virtual.gates import GangGates
 from fairlead.embedded.virtual.hardware import Hardware
@@ -40,6 +37,7 @@ from fairlead.embedded.virtual.records import (
 from fairlead.embedded.virtual.resizing import amounts_of
 from fairlead.embedded.virtual.stage_sampler import StageSampler, exit_code, resume_step
 from fairlead.embedded.virtual.status import PodPhase, terminated
+from fairlead.embedded.virtual.step_reports import step_reports
 from fairlead.model.asks.image_pulls import PULL_COMMAND, is_pull
 from fairlead.runtime.backoff import doubled
 from fairlead.runtime.clock import Clock
@@ -356,8 +354,7 @@ class PodLives:
 
     def _progress_due(self, record: PodRecord) -> None:
         record.step = record.step_next
-        report = Progress(record.step, record.step, format_time(self._clock.now()))
-        record.progress = msgspec.json.encode(report).decode()
+        record.reports = step_reports(record, self._profile.progress, self.hardware, self._clock)
         self._want(record, Want.PROGRESS)
         self._schedule_progress(record)
 

@@ -122,13 +122,15 @@ class ProgressSpec(Section, frozen=True):
     """Simulated step reports: one step each `step_seconds`, a checkpoint every so many steps.
 
     A report is written at each checkpoint, but not oftener than `report_seconds_min` per pod, and
-    only by rank 0 (and by pods without a rank) unless `all_members`.
+    only by rank 0 (and by pods without a rank) unless `all_members`. Then members report their own
+    work in a step, too: `own_work_seconds` on a good machine; 0: they do not.
     """
 
     step_seconds: float = 1.0
     checkpoint_every_steps: _Positive = 100
     report_seconds_min: float = 10.0
     all_members: bool = False
+    own_work_seconds: float = 0.0
 
     def steps_to_report(self, step: int) -> int:
         """Return after how many steps the next report is due: at the next checkpoint that is not
@@ -300,6 +302,10 @@ def _problems(profile: Profile) -> Iterator[tuple[str, str]]:
     ):
         if not 0 <= number <= _SHARE_MAX:
             yield path, f"got {number}, accepted: 0 to {_SHARE_MAX:g}"
+    longest = progress.step_seconds if progress.all_members else 0.0
+    if not 0 <= progress.own_work_seconds <= longest:
+        accepted = f"0 to progress.stepSeconds ({progress.step_seconds:g}), with allMembers"
+        yield "progress.ownWorkSeconds", f"got {progress.own_work_seconds}, accepted: {accepted}"
     for path, number in (
         ("images.nodeBytesPerSecond", images.node_bytes_per_second),
         ("images.registryBytesPerSecond", images.registry_bytes_per_second),

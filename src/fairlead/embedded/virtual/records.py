@@ -132,7 +132,8 @@ class PodRecord:
     step: int = 0
     step_next: int = 0
     step_at: float = 0.0
-    progress: str = ""
+    #: Annotations with which its program reports what it has done.
+    reports: dict[str, str] = field(default_factory=dict[str, str])
     generation: int = 0
     wants: Want = Want.NOTHING
     queued: bool = False

@@ -1,7 +1,7 @@
 """Signs that a node may fail: an attempt lost it, it came back from an outage, it reports faults.
 
-What the test before a gang's program says comes from the pods of its user, who may say what he
-likes. So of each team only the latest few such signs count.
+What the test before a gang's program says, and how long its members work on a step, comes from the
+pods of its user, who may say what he likes. So of each team only the latest few such signs count.
 
 All of them are read from objects (records of attempts, the node's condition and report), so each
 process finds the same nodes, and no state has to be kept beside the objects.
@@ -23,7 +23,8 @@ from fairlead.model.gang.gangs import JobKey
 START_SECONDS = 1800.0
 #: Nodes that are suspected at a time: those with the latest signs.
 SUSPECTS_MAX = 1000
-#: Of each team, or of a namespace without one: nodes that its own gangs' tests condemn.
+#: Of each team, or of a namespace without one: nodes that its own gangs' tests condemn, and those
+#: of its stragglers.
 TESTED_MAX = 8
 #: In the place of a job: the node's own condition, and the report of its agent.
 _NODE, _REPORT = ("", ""), ("", "report")
@@ -51,7 +52,7 @@ class SuspectTable:
         self._replace(key, found or {})
 
     def _put_tests(self, key: JobKey, job: Job | None) -> None:
-        """Take in the nodes that failed the tests of a job."""
+        """Take in the nodes that failed the tests of a job, and those of its stragglers."""
         found = _failed_tests(job) if job is not None else {}
         team = self._team_of.pop(key, None)
         if team is not None:
@@ -139,9 +140,15 @@ def _lost(job: Job) -> dict[str, float]:
 
 
 def _failed_tests(job: Job) -> dict[str, float]:
-    """Return when nodes failed the tests before a job's program, the latest time for each."""
+    """Return when nodes failed the tests before a job's program, and when members on suspected ones
+    were slow last, the latest time for each.
+    """
     out: dict[str, float] = {}
     for attempt in job.status.attempts:
+        for each in attempt.stragglers:
+            until = _instant(attempt.finished_at or each.found_at)
+            if each.is_suspected and until is not None:
+                out[each.node] = max(until, out.get(each.node, until))
         record = attempt.preflight
         at = _instant(record.ended_at) if record is not None and record.nodes else None
         if record is not None and at is not None:

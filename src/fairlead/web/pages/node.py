@@ -6,7 +6,14 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Node
-from fairlead.cli.views.node import FAULT_COLUMNS, TRY_COLUMNS, fault_rows, node_facts, try_rows
+from fairlead.cli.views.node import (
+    FAULT_COLUMNS,
+    TRY_COLUMNS,
+    fault_rows,
+    node_facts,
+    slow_members,
+    try_rows,
+)
 from fairlead.cli.views.node_tests import (
     COMPARED_COLUMNS,
     TEST_COLUMNS,
@@ -24,7 +31,7 @@ from fairlead.web.render import Page
 from fairlead.web.view import PageFacts
 
 _PODS_MAX = 50
-_TESTS_MAX, _FIGURES_MAX, _DECISIONS_MAX, _RAN_MAX = 20, 60, 30, 10
+_TESTS_MAX, _FIGURES_MAX, _DECISIONS_MAX, _RAN_MAX, _SLOW_MAX = 20, 60, 30, 10, 5
 #: Tests and history follow where they take longer to read.
 PATIENCE_SECONDS = 0.2
 
@@ -45,10 +52,12 @@ async def node_page(site: Site, asked: AskedPath) -> Page:
     ]
     faults = fault_rows(report, node, now) if report is not None else []
     tries = try_rows(record, now) if record is not None else []
+    own = {job.metadata.uid: job for job in (*facts.on_node.get(name, ()), *_ran_here(facts, name))}
+    slow = [("slow", text) for text in slow_members(own.values(), name, now)[:_SLOW_MAX]]
     values = {
         "node": node, "offers": node_offers(node), "pool": pool_of(node),
         "tile": tile_of(node, facts),
-        "facts": list(node_facts(node, report, now)), "rights": cluster.rights,
+        "facts": [*node_facts(node, report, now), *slow], "rights": cluster.rights,
         "faults": table_of(FAULT_COLUMNS, faults), "tries": table_of(TRY_COLUMNS, tries),
         "lines": job_lines(site, facts.on_node.get(name, ()), now),
         "kept": job_lines(site, facts.kept.get(name, ()), now),

@@ -12,7 +12,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.values.times import parse_time
 from fairlead.cli.views.jobs import waiting
 from fairlead.cli.views.words import reason_words
-from fairlead.decide.attempts.record import tested_words
+from fairlead.decide.attempts.record import straggler_words, tested_words
 
 WIDTH = 1_000
 #: Of the picture: the least width of what took no time to speak of.
@@ -91,7 +91,9 @@ def _of_attempt(attempt: Attempt, begun: float) -> Iterator[Span]:
         yield Span(SpanKind.STARTS, begun, ended, words or until, attempt.number)
         return
     yield Span(SpanKind.STARTS, begun, started, until, attempt.number)
-    yield Span(SpanKind.RUNS, started, ended, words or "all members run", attempt.number)
+    slow = (straggler_words(each) for each in attempt.stragglers)
+    words = "; ".join((words or "all members run", *slow))
+    yield Span(SpanKind.RUNS, started, ended, words, attempt.number)
 
 
 def ending_words(attempt: Attempt) -> str:

@@ -277,6 +277,8 @@ def members_change(stem: str, rng: random.Random) -> Sequence[Call]:
             meta("annotations", names.USE, '{"milliseconds":9007199254740992,"cpu":[null]}'),
             meta("annotations", names.RUN, '{"metrics":{"x":{"count":1,"last":9e99}}}'),
             meta("annotations", names.RUN, '{"params":' + "[" * 3_000),
+            meta("annotations", names.WORK, '{"seconds":1e300,"steps":-1,"spanSeconds":0}'),
+            meta("annotations", names.WORK, '{"seconds":9,"steps":999,"spanSeconds":9999}'),
             {"metadata": {"ownerReferences": None}}, {"metadata": {"finalizers": ["a.b/c"]}},
             meta("labels", names.GANG_SCHEDULING, "enabled"),
         )

@@ -94,6 +94,7 @@ OWN_KEYS = (
     names.SUBMITTED_BY,
     names.TEAM,
     names.USE,
+    names.WORK,
     SIMULATE_EXIT_CODE,
     SIMULATE_SECONDS,
 )
