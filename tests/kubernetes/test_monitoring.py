@@ -52,7 +52,8 @@ EMPTY = {
     "Removals held back", "Part of the limits used", "Balloons", "Nodes out of service",
     "Sick nodes in service", "What holds health back", "Notices by how a try ended",
     "Sent to the internet", "Received from the internet", "Traffic by class",
-    "Budgets of internet traffic", "Nodes by what they count",
+    "Budgets of internet traffic", "Nodes by what they count", "GPUs held and not used",
+    "Jobs that use almost nothing", "What the idle policy does",
 }  # fmt: skip
 #: Panels of checks that every control plane must fill.
 FILLED = ("ETCD-04", "ETCD-09B", "ETCD-01", "ETCD-02", "ETCD-15", "API-18", "API-04", "API-07")

@@ -19,7 +19,9 @@ from fairlead.api.schema import crd
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
 from fairlead.app.policies import Policies
+from fairlead.app.use_service import looks_of
 from fairlead.controllers.notices import NoticeSender
+from fairlead.decide.idle import MemberLook
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.device_allocator import DeviceAllocator
 from fairlead.embedded.node_leases import KUBELETS, NodeLeases
@@ -145,6 +147,10 @@ async def embedded_world(
     for manifest in crd.manifests():
         await client.create(CRDS, manifest)
     metrics = Metrics(CollectorRegistry(), version="test")
+
+    def looks() -> list[MemberLook]:
+        return [] if world.nodes is None else list(looks_of(world.nodes.measured_pods()))
+
     controllers = Controllers(
         policies or Policies(),
         client,
@@ -152,6 +158,7 @@ async def embedded_world(
         context=ProcessContext(clock, metrics),
         connect=lambda *how: world.contact.connect(*how),
         notices=notices,
+        measured=looks if profile is not None and profile.use is not None else None,
     )
     profile = profile or load_profile("instant")
     world = EmbeddedWorld(client, controllers, clock)

@@ -33,7 +33,7 @@ IMAGE_PULL = f"{GROUP}/image-pull"
 
 # Annotations.
 HELD_BY_ARRAY = f"{GROUP}/held-by-array"  # on an element's job: the array holds it, no person does
-STOPPED_EARLY = f"{GROUP}/stopped-early"  # on an element's job: what the rule says of it
+STOPPED_EARLY = f"{GROUP}/stopped-early"  # on jobs that a rule cancels: what it says of it
 PROGRESS = f"{GROUP}/progress"  # on pods: JSON of api.job.Progress, written by the node
 USE = f"{GROUP}/use"  # on pods that have ended: JSON of api.use.MemberUse, written by the node
 RUN = f"{GROUP}/run"  # on pods: JSON of api.run_facts.RunFacts, written by the node

@@ -38,7 +38,7 @@ from fairlead.app.health_settings import HealthSettings, SilenceSettings, confli
 from fairlead.app.images_settings import ImagesSettings
 from fairlead.app.jobs_settings import DAY, HOUR, YEAR, JobsSettings
 from fairlead.app.notices_settings import NoticesSettings, conflicts_of_notices
-from fairlead.app.use_settings import UseSettings
+from fairlead.app.use_settings import IdleSettings, UseSettings, conflicts_of_idle
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
 from fairlead.model.asks.topology import DEFAULT_LEVELS, Level
@@ -332,6 +332,7 @@ class ControllerSettings(Section, frozen=True):
     slurm: SlurmSettings = SlurmSettings()
     sessions: SessionsSettings = SessionsSettings()
     use: UseSettings = UseSettings()
+    idle: IdleSettings = IdleSettings()
 
     def terms(self) -> JobTerms:
         """Return what these settings say of all jobs."""
@@ -363,7 +364,6 @@ class ControllerSettings(Section, frozen=True):
         from fairlead.decide.health.policy import HealthPolicy, SilencePolicy, SuiteRule
         from fairlead.decide.images.policy import ImagesPolicy
         from fairlead.decide.teams.policy import TeamsPolicy
-        from fairlead.decide.use_samples import UsePolicy
 
         tests = tuple(SuiteRule(**msgspec.structs.asdict(e)) for e in self.health.test_suites)
         fields, grace = msgspec.structs.asdict, self.jobs.grace_period_seconds_max
@@ -382,7 +382,8 @@ class ControllerSettings(Section, frozen=True):
             silence=SilencePolicy(**fields(self.silence)),
             images=ImagesPolicy(**fields(self.images)),
             notices=self.notices.policy(),
-            use=UsePolicy(**fields(self.use)),
+            use=self.use.policy(),
+            idle=self.idle.policy(),
             terms=self.terms(),
             levels=self.levels(),
         )
@@ -400,6 +401,7 @@ def conflicts(settings: ControllerSettings) -> Iterator[tuple[str, str]]:
             yield f"doctor.prometheusJobs[{i}]", f"'{text}' has no regular expression: {error}"
     yield from conflicts_of_tests(settings.health)
     yield from conflicts_of_notices(settings.notices)
+    yield from conflicts_of_idle(settings.idle)
     levels = settings.topology.levels
     if len(levels) > LEVELS_MAX:
         yield "topology.levels", f"{len(levels)} levels; accepted: {LEVELS_MAX} at most"

@@ -24,6 +24,7 @@ from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.app.policies import Policies
+from fairlead.app.use_service import use_parts
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.cloud.registry import providers as own_providers
 from fairlead.controllers.adoption import AdoptionController
@@ -36,6 +37,7 @@ from fairlead.controllers.doctor import DoctorController
 from fairlead.controllers.egress import EgressController
 from fairlead.controllers.fleet import FleetController
 from fairlead.controllers.health import HealthController
+from fairlead.controllers.idle import IdleController, Measured
 from fairlead.controllers.images import ImagesController
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
@@ -44,12 +46,9 @@ from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.stored_templates import StoredTemplates
 from fairlead.controllers.teams import TeamsController
 from fairlead.controllers.unreachable_nodes import Connect, UnreachableNodesController
-from fairlead.controllers.use import UseKeeper
-from fairlead.controllers.use_samples import UseSampler
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.examiner import Examiner, Servers
-from fairlead.doctor.readers.gpu_use import PrometheusGpus
 from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.embedded.unscheduled import report_unscheduled
 from fairlead.kube.machine_contact import contact_machine
@@ -85,14 +84,15 @@ class Controllers:
         providers: ProviderFactory | None = None,
         connect: Connect = contact_machine,
         notices: NoticeSender | None = None,
+        measured: Measured | None = None,
     ) -> None:
         """`priority_classes` and `teams`: where another part of the process runs those mirrors.
 
         `providers` makes the providers of node pools; the default knows no simulated cloud.
         `connect` tries the machines of nodes; the default does not know virtual ones. `notices`
-        sends those of jobs; without it none are sent.
+        sends those of jobs; without it none are sent. `measured`: nodes say what pods use.
         """
-        self._connect = connect
+        self._connect, self._measured = connect, measured
         self._notices = notices
         self._providers = providers or own_providers()
         self._policies = policies
@@ -237,19 +237,23 @@ class Controllers:
         await self._run(controller, reader, own=own.all)
 
     async def _run_use(self) -> None:
-        mirrors, policy, doctor = self.mirrors, self._policies.use, self._policies.doctor
-        sampler = None
-        if policy.sample_seconds:
-            gpus = PrometheusGpus(doctor.prometheus, Path(doctor.credentials_directory))
-            sampler = UseSampler(
-                self._client, mirrors.pods, mirrors.jobs, self._history, clock=self._clock,
-                policy=policy, gpus=gpus if doctor.prometheus else None, log=self._log,
-            )  # fmt: skip
-        keeper = UseKeeper(
-            self._history, mirrors.pods, mirrors.jobs, clock=self._clock,
-            rng=self._context.streams("use"), sampler=sampler, log=self._log,
+        """Keep what members used, and look after GPUs that are not, where something measures."""
+        keeper, measured = use_parts(
+            self._policies, self._client, self._history, context=self._context,
+            mirrors=self.mirrors, measured=self._measured,
         )  # fmt: skip
-        await keeper.run()
+        if measured is None:
+            return await keeper.run()
+        reader = self._begin(IdleController.name)
+        controller = IdleController(
+            self._client, self.world, measured, events=self._events, clock=self._clock,
+            policy=self._policies.idle, reader=reader, log=self._log,
+        )  # fmt: skip
+        self._metrics.use.watch(lambda: controller.report)
+        try:
+            await self._run(controller, reader, also=[keeper.run, controller.observe])
+        finally:
+            self._metrics.use.watch(None)
 
     async def _run_notices(self, sender: NoticeSender) -> None:
         """Run the controller, from the first job on that asks for notices."""

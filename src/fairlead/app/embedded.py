@@ -37,6 +37,7 @@ from fairlead.app.policies import Policies
 from fairlead.app.run_file import STORE_DIRECTORY
 from fairlead.app.server_tls import server_tls
 from fairlead.app.settings import OPEN_ADDRESS, Settings
+from fairlead.app.use_service import looks_of
 from fairlead.cloud.registry import Clouds, provider_of
 from fairlead.controllers.notices import NoticeSender
 from fairlead.decide.health.unreachable_nodes import Contact
@@ -136,7 +137,7 @@ class Cluster:
                 context=ProcessContext(self._clock, self._metrics, self._log),
                 providers=lambda pool: provider_of(pool, self._clouds, nodes.cloud),
                 connect=self._connect,
-                notices=self._senders(),
+                notices=self._senders(), measured=lambda: list(looks_of(nodes.measured_pods())),
             )  # fmt: skip
             nodes: Nodes = Nodes(
                 self._settings, client, self._clock, pods=controllers.mirrors.pods,

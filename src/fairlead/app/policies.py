@@ -12,6 +12,7 @@ from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.balloons import BalloonPolicy
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.health.policy import HealthPolicy, SilencePolicy
+from fairlead.decide.idle import IdlePolicy
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.network import EgressPolicy
@@ -42,6 +43,7 @@ class Policies:
     egress: EgressPolicy = field(default_factory=EgressPolicy)
     notices: NoticesPolicy = field(default_factory=NoticesPolicy)
     use: UsePolicy = field(default_factory=UsePolicy)
+    idle: IdlePolicy = field(default_factory=IdlePolicy)
     numbers: NumbersOptions = field(default_factory=NumbersOptions)
     #: Defaults and maxima of all jobs, which admission applies.
     terms: JobTerms = field(default_factory=JobTerms)

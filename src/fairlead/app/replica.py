@@ -23,6 +23,7 @@ from fairlead.app.controllers import Controllers
 from fairlead.app.policies import Policies
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.controllers.decision_log import DecisionLog
+from fairlead.controllers.idle import Measured
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
 from fairlead.controllers.notices import NoticeSender
 from fairlead.controllers.unreachable_nodes import Connect
@@ -75,14 +76,15 @@ class Replica:
         providers: ProviderFactory | None = None,
         connect: Connect = contact_machine,
         notices: NoticeSender | None = None,
+        measured: Measured | None = None,
         fenced: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`fenced` is called at the start of each term with the number of jobs touched.
 
         `providers` makes the providers of node pools, `connect` tries the machines of nodes,
-        `notices` sends those of jobs; without it none are sent.
+        `notices` sends those of jobs; without it none are sent; `measured` reads simulated nodes.
         """
-        self._connect = connect
+        self._connect, self._measured = connect, measured
         self._notices = notices
         self._settings = settings
         self._client = client
@@ -145,7 +147,7 @@ class Replica:
         controllers = Controllers(
             policies, client, self._history, context=context,
             priority_classes=self.priority_classes, teams=self.teams, providers=self._providers,
-            connect=self._connect, notices=self._notices,
+            connect=self._connect, notices=self._notices, measured=self._measured,
         )  # fmt: skip
         jobs = controllers.mirrors.jobs
         touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)

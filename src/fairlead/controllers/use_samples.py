@@ -10,7 +10,7 @@ there is so far from time to time, from which the next leader goes on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.api import names
@@ -24,6 +24,7 @@ from fairlead.api.values import quantity
 from fairlead.api.values.quantity import QuantityError
 from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.logged_members import LoggedMember, claimed_job, logged_member
+from fairlead.decide.idle import MemberLook
 from fairlead.decide.use_meter import GpuReading
 from fairlead.decide.use_samples import RateReading, SampledUse, UsePolicy
 from fairlead.decide.verdict import ObjectKey
@@ -104,6 +105,15 @@ class UseSampler:
         if found is None or found.use.is_empty:
             return None
         return found.use.use(self._clock.now())
+
+    def looks(self) -> Iterator[MemberLook]:
+        """Yield what the members that run have used, up to when it was last read; others may run
+        between two of them.
+        """
+        for each in list(self._sampled.values()):
+            if not each.use.is_empty:
+                at = each.use.read_at
+                yield MemberLook(each.pod.metadata.key, at, each.use.use(at))
 
     def _see(self, change: Change[Pod]) -> None:
         pod, (namespace, name) = change.new, change.key

@@ -78,22 +78,23 @@ def present_use(
     judged_milli = sum(milli for milli, _ in judged)
     judged_seconds = min(span for _, span in judged)
     is_judged = len(members) >= count and seconds >= idle_seconds
+    limit = idle_milli(found.cpu_asked_milli, found.gpus)
     return PresentUse(
         count, len(members), found.gpus, seconds, found.cpu_asked_milli, found.memory_asked_bytes,
         cpu_milli=sum(each.cpu_milli for each in members.values()),
         memory_bytes=sum(each.memory_bytes for each in members.values()),
         memory_peak_bytes=sum(peaks) if len(peaks) == len(members) else None,
         judged_seconds=judged_seconds,
-        is_idle=judged_milli <= _idle_milli(found) if is_judged else None,
+        is_idle=judged_milli <= limit if is_judged else None,
     )  # fmt: skip
 
 
-def _idle_milli(use: PresentUse) -> int:
+def idle_milli(cpu_asked_milli: int, gpus: int) -> int:
     """Return the thousandths of a processor up to which a job is idle; one that asked for none is
     taken as one that asked for one.
     """
-    limit = (use.cpu_asked_milli or 1_000) // _IDLE_PART
-    return min(limit, use.gpus * _IDLE_PER_GPU_MILLI) if use.gpus else limit
+    limit = (cpu_asked_milli or 1_000) // _IDLE_PART
+    return min(limit, gpus * _IDLE_PER_GPU_MILLI) if gpus else limit
 
 
 def _latest(member: MemberNow, seconds: float) -> tuple[int, float]:

@@ -48,6 +48,7 @@ class SampledUse:
         self._meter.is_partial_from_now_on()
         self._cpu_milliseconds = known.cpu_milliseconds or 0 if known is not None else 0
         self._rated_at = began_at + (known.milliseconds / 1000 if known is not None else 0.0)
+        self._gpus_at: float | None = None
         self.is_empty = known is None  # nothing was read of it yet
 
     def take(self, reading: RateReading) -> None:
@@ -65,7 +66,14 @@ class SampledUse:
     def take_gpus(self, at: float, reading: GpuReading) -> None:
         """Take in what its GPUs do."""
         self._meter.look_at_gpus(at, reading)
+        if reading.busy_percent is not None:
+            self._gpus_at = at
         self.is_empty = False
+
+    @property
+    def read_at(self) -> float:
+        """Return when it was read for the last time: its GPUs, where they are known at all."""
+        return self._rated_at if self._gpus_at is None else self._gpus_at
 
     def use(self, at: float) -> MemberUse:
         """Return the use up to an instant."""

@@ -30,6 +30,7 @@ from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.traffic_metrics import TrafficMetrics
+from fairlead.runtime.use_metrics import UseMetrics
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
 _DECIDE_SECONDS = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
@@ -87,7 +88,7 @@ class Metrics(Collector):
         self.doctor = DoctorMetrics(registry)
         self.health = HealthMetrics(registry)
         self.silence, self.traffic = SilenceMetrics(registry), TrafficMetrics(registry)
-        self._notices = _notices(registry)
+        self.use, self._notices = UseMetrics(registry), _notices(registry)
         info = Gauge(
             "fairlead_build_info",
             "1, labelled with what runs.",

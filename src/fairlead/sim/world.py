@@ -58,7 +58,7 @@ from fairlead.sim.actors.health_checker import HealthChecker
 from fairlead.sim.actors.kubelets import Kubelets
 from fairlead.sim.actors.machines import FleetChecker, MachineUse, pool_body, stop_failing
 from fairlead.sim.actors.quiet_client import QuietClient
-from fairlead.sim.actors.replica_options import replica_options
+from fairlead.sim.actors.replica_options import measured_by, replica_options
 from fairlead.sim.actors.replicas import Replicas
 from fairlead.sim.actors.silent_faults import SilentFaults
 from fairlead.sim.actors.stock_scheduler import StockScheduler
@@ -187,13 +187,12 @@ class World:
             options, self.client, self._service, self.virtual,
             checkers=self.checkers, streams=self._rng,
         )  # fmt: skip
-        self.kubelets = Kubelets(
-            options, self.client, self.clock, self.virtual, streams=self._rng
-        )  # fmt: skip
+        self.kubelets = Kubelets(options, self.client, self.clock, self.virtual, streams=self._rng)
         self.replicas = Replicas(
             replica_options(options, self._late), self.client, self.switch, self.history,
             clock=self.clock, streams=self._rng, working=self._working, report=self._report,
             cloud=self.cloud, connect=self.kubelets.connect,
+            measured=measured_by(options, self.virtual),
         )  # fmt: skip
         #: The values of the PriorityClasses, by name; who creates another one adds it.
         priorities = self.priorities = {HIGH["metadata"]["name"]: HIGH["value"]}

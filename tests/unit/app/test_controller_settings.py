@@ -30,6 +30,7 @@ from fairlead.app.controller_settings import (
 from fairlead.app.controllers import Controllers
 from fairlead.app.policies import Policies
 from fairlead.app.settings import UpFlags, remember, settle
+from fairlead.decide.idle import IdleMode, IdlePolicy
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.use_samples import UsePolicy
 from fairlead.embedded.client import InProcessClient
@@ -306,6 +307,19 @@ def test_an_installation_passes_the_settings_and_replaces_pods_when_they_change(
     assert file == f"{mount['mountPath']}/{next(iter(made['ConfigMap']['data']))}"
     name = made["ConfigMap"]["metadata"]["name"]
     assert {"name": "settings", "configMap": {"name": name}} in volumes
+
+
+def test_warnings_and_the_end_of_idle_jobs_come_one_after_the_other(tmp_path: Path) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text("idle: {mode: Enforce, secondWarningSeconds: 3600, endSeconds: 600}\n")
+    with pytest.raises(CliError) as caught:
+        load_settings(str(file))
+    found = "\n".join(problem.message for problem in caught.value.problems)
+    assert "3600 must be after the first warning, at 3600" in found
+    assert "600 must be after the second warning, at 3600" in found
+    file.write_text("idle: {mode: Shadow, exceptNames: ['prod/*']}\n")
+    policy = load_settings(str(file)).idle.policy()
+    assert policy == IdlePolicy(IdleMode.SHADOW, except_names=("prod/*",))
 
 
 def _row(section: str, name: str, type_: Any, default: object) -> str:

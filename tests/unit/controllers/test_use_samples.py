@@ -245,3 +245,43 @@ def test_a_pod_that_is_no_member_is_not_sampled() -> None:
         await stop(task)
 
     run(main())
+
+
+def test_looks_end_at_the_latest_sample_and_stand_still_while_none_come() -> None:
+    """An idle job is one that was measured to be idle: silence is no use of nothing."""
+
+    async def main() -> None:
+        world = World()
+        task = await world.begin()
+        await world.member(0)
+        await asyncio.sleep(600)
+        [look] = world.sampler.looks()
+        assert look.use.is_partial, "samples end no job"
+        assert world.clock.now() - look.at <= 80
+        world.is_measured = False
+        await asyncio.sleep(900)
+        [later] = world.sampler.looks()
+        assert world.clock.now() - later.at >= 900
+        assert later.use.cpu_milliseconds == look.use.cpu_milliseconds or later.at > look.at
+        await stop(task)
+
+    run(main())
+
+
+def test_looks_at_gpus_are_as_old_as_what_is_known_of_the_gpus() -> None:
+    async def main() -> None:
+        world = World(gpus=True)
+        task = await world.begin()
+        name = await world.member(0)
+        world.gpus = {("a", name): GpuReading(2, 80)}
+        await asyncio.sleep(600)
+        [look] = world.sampler.looks()
+        assert look.use.gpu_milliseconds is not None
+        world.gpus = {}  # Prometheus does not answer
+        await asyncio.sleep(600)
+        [later] = world.sampler.looks()
+        assert later.use.gpu_milliseconds is not None
+        assert world.clock.now() - later.at >= 600
+        await stop(task)
+
+    run(main())

@@ -48,6 +48,7 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.fleet_metrics import FleetSource
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.traffic_metrics import TrafficReport
+from fairlead.runtime.use_metrics import IdleReport
 from fairlead.webhook.server import WebhookMetrics
 
 JOBS = {source: f"the-{source.name.lower()}" for source in Source}
@@ -144,6 +145,7 @@ def exported() -> dict[str, set[str]]:
     operator._metrics.health.watch(HealthReport)
     operator._metrics.silence.watch(SilenceReport)
     operator._metrics.traffic.watch(TrafficReport)
+    operator._metrics.use.watch(IdleReport)
     webhook = CollectorRegistry()
     WebhookMetrics(webhook, lambda: 0.0)
     text = operator._metrics.render().decode() + generate_latest(webhook).decode()

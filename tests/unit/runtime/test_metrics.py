@@ -29,6 +29,8 @@ from fairlead.runtime.fleet_metrics import FleetSource
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.traffic_metrics import TEAMS_MAX
+from fairlead.runtime.use_metrics import IdleReport, UseMetrics, bounded
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_team
 from fairlead.testing.fake_client import FakeClient
@@ -178,3 +180,16 @@ def test_a_pool_is_invalid_only_once_it_was_judged_so_and_held_also_at_no_node()
         0, 1, 0,
     ]  # fmt: skip
     assert [shown[f"fairlead_pool_limit_nodes{{{name}}}"] for name in ("new", "good")] == [1, 0]
+
+
+def test_series_of_idle_gpus_are_bounded_by_teams() -> None:
+    amounts = {f"team-{n:04}": 1 for n in range(TEAMS_MAX + 7)}
+    kept = bounded(amounts)
+    assert len(kept) == TEAMS_MAX + 1
+    assert kept["-"] == 7
+    registry = CollectorRegistry()
+    metrics = UseMetrics(registry)
+    assert registry.get_sample_value("fairlead_idle_gpus", {"team": "lab"}) is None
+    metrics.watch(lambda: IdleReport({"lab": 1}, {"lab": 8}))
+    assert registry.get_sample_value("fairlead_idle_gpus", {"team": "lab"}) == 8
+    assert registry.get_sample_value("fairlead_idle_jobs", {"team": "lab"}) == 1

@@ -27,6 +27,7 @@ from fairlead.api.jobs.placement import EmptySeats, FormerPlaces, Nomination, Pl
 from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.jobs.run_facts import RunFacts
 from fairlead.api.jobs.topology import Topology
+from fairlead.api.jobs.use import IdleRecord
 from fairlead.api.kubernetes.core import PodTemplate
 from fairlead.api.meta import Condition, Instant, ObjectMeta, OwnerReference, Wire
 from fairlead.api.names import API_VERSION
@@ -395,6 +396,9 @@ class JobStatus(Wire, frozen=True):
     notices: Annotated[
         tuple[NoticeRecord, ...], doc("How far the delivery of its notices is.")
     ] = ()
+    idle: Annotated[
+        IdleRecord | None, doc("What the idle policy warned of. Absent: of nothing.")
+    ] = None
     submitted_at: Annotated[Instant | None, doc("When the job was first seen.")] = None
     started_at: Annotated[Instant | None, doc("When the gang ran for the first time.")] = None
     finished_at: Annotated[Instant | None, doc("When the job ended for good.")] = None

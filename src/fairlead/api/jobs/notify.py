@@ -44,6 +44,7 @@ class NoticeEvent(Enum):
     END = "End"
     FAIL = "Fail"
     PREEMPT = "Preempt"
+    IDLE = "Idle"
 
 
 class NoticeForm(Enum):
@@ -61,7 +62,8 @@ class Notify(Wire, frozen=True):
         tuple[NoticeEvent, ...],
         Meta(
             description="Start (the gang runs for the first time), End (the job has ended, however "
-            "it did), Fail (it has failed), Preempt (it gave its nodes back).",
+            "it did), Fail (it has failed), Preempt (it gave its nodes back), Idle (the idle "
+            "policy warns of it).",
             extra_json_schema={"minItems": 1, "maxItems": len(NoticeEvent)},
         ),
     ]

@@ -6,9 +6,12 @@ What was not measured is absent, never 0. Its size is bounded: amounts, and seri
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
-from fairlead.api.meta import Wire
+from fairlead.api.meta import Instant, Wire
+from fairlead.api.values.bounds import doc
 
 #: Steps of a series, and bytes of the JSON: two members fit into a page of SQLite.
 SERIES_MAX = 60
@@ -78,6 +81,19 @@ class AttemptUse(Wire, frozen=True):
     memory_total_bytes: int | None = None
     memory_mean_bytes: int | None = None
     is_partial: bool = False
+
+
+class IdleRecord(Wire, frozen=True):
+    """That a running job uses almost nothing of what it holds, as its owner was warned."""
+
+    attempt: Annotated[int, doc("The attempt that is idle.")]
+    since: Annotated[Instant, doc("Since when it has been idle.")]
+    warnings: Annotated[int, doc("Warnings so far, 1 or 2.")]
+    message: Annotated[str, doc("The evidence, as of the latest warning.")]
+    ends_at: Annotated[
+        Instant | None,
+        doc("When the idle policy ends the job unless it is used. Absent: it does not."),
+    ] = None
 
 
 _AMOUNT_MAX = 2**53

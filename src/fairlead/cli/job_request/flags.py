@@ -152,9 +152,9 @@ FLAGS: dict[Flag, FlagInfo] = {
     Flag.NO_RESTART: FlagInfo("", "Do not restart it, not even after the failure of a node."),
     Flag.NOTIFY: FlagInfo(
         "EVENT,...[:TARGET]",
-        "Send a notice of start, end, fail or preempt to a URL, a mail address, secret:KEY (a URL "
-        "in the Secret fairlead-notify) or, with fairlead up, command:LINE; slack+ or teams+ "
-        "before a URL or secret: gives the form; repeatable. [default: secret:url]",
+        "Send a notice of start, end, fail, preempt or idle to a URL, a mail address, secret:KEY "
+        "(a URL in the Secret fairlead-notify) or, with fairlead up, command:LINE; slack+ or "
+        "teams+ before a URL or secret: gives the form; repeatable. [default: secret:url]",
         True,
     ),
     Flag.PARAM: FlagInfo(

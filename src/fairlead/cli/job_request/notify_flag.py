@@ -52,7 +52,7 @@ def _events(given: FlagValue, words: str, complain: Complain) -> tuple[NoticeEve
         event = _EVENTS.get(word.strip().lower())
         if event is None:
             near = nearest(word, _EVENTS) or "end"
-            complain(given, f"'{word}' must be start, end, fail or preempt",
+            complain(given, f"'{word}' must be start, end, fail, preempt or idle",
                      help_=f"--notify {near}:ada@example.com")  # fmt: skip
             return ()
         events.append(event)

@@ -36,6 +36,10 @@ class EventReason(Enum):
     CANCELLED = "Cancelled"
     #: A target of spec.notify was not reached.
     NOT_NOTIFIED = "NotNotified"
+    #: Of the idle policy: it warns, ends, and reports what it does not do.
+    IDLE = "Idle"
+    IDLE_ENDED = "IdleEnded"
+    IDLE_REPORTED = "IdleReported"
     # Of groups of other tools' pods only.
     WAITS_AGAIN = "WaitsAgain"
     NOT_BOUND = "NotBound"
@@ -59,6 +63,8 @@ _WARNINGS = frozenset(
         EventReason.MEMBER_SLOW,
         EventReason.FAILED,
         EventReason.NOT_NOTIFIED,
+        EventReason.IDLE,
+        EventReason.IDLE_ENDED,
         EventReason.WAITS_AGAIN,
         EventReason.NOT_BOUND,
         EventReason.REPLACED,

@@ -51,6 +51,8 @@ def occurrences(job: Job, target: Notify) -> Iterator[Occurrence]:
         for attempt in status.attempts:
             if attempt.reason == EndReason.PREEMPTED.value:
                 yield Occurrence(attempt.number, NoticeEvent.PREEMPT)
+    if NoticeEvent.IDLE in target.on and status.idle is not None:
+        yield Occurrence(status.idle.attempt, NoticeEvent.IDLE)
     if not job.is_finished:
         return
     has_failed = is_true(status.conditions, names.FAILED)

@@ -63,7 +63,9 @@ def letter_of(job: Job, record: NoticeRecord, now: float) -> Letter:
     condition = find_condition(status.conditions, names.FAILED)
     reason, message = "", ""
     is_end = record.event in (NoticeEvent.END, NoticeEvent.FAIL)
-    if attempt is not None and (not is_end or attempt.cause is not None):
+    if record.event is NoticeEvent.IDLE:
+        reason, message = "Idle", "" if status.idle is None else status.idle.message
+    elif attempt is not None and (not is_end or attempt.cause is not None):
         reason, message = attempt.reason, attempt.message
     elif is_end and condition is not None and condition.status == "True":
         reason, message = condition.reason, condition.message
@@ -87,6 +89,8 @@ def headline(letter: Letter) -> str:
             return f"{job} has started with {plural(letter.members, 'member')}"
         case NoticeEvent.PREEMPT:
             return f"{job} was preempted in attempt {letter.attempt}"
+        case NoticeEvent.IDLE:
+            return f"{job} uses almost nothing of what it holds"
         case NoticeEvent.FAIL:
             return f"{job} has failed: {letter.reason}{_after(letter)}"
         case NoticeEvent.END:

@@ -169,6 +169,16 @@ TEAMS_BOARD = Board("fairlead-teams", "Fairlead / Teams", (
               "Nodes of others that jobs of the team are on.", is_stacked=True),
         Panel("GPUs held", (_by("team", "fairlead_team_gpus"),), is_stacked=True),
     )),
+    ("Use", (
+        Panel("GPUs held and not used", (_by("team", "fairlead_idle_gpus"),),
+              "Of jobs that have used almost nothing for 10 minutes: `fairlead top -A --idle`.",
+              is_stacked=True),
+        Panel("Jobs that use almost nothing", (_by("team", "fairlead_idle_jobs"),),
+              is_stacked=True),
+        Panel("What the idle policy does",
+              (_by("action", _rate('fairlead_actions_total{controller="idle"}')),),
+              "Warnings, ends, and reports of what it would do in shadow.", "ops"),
+    )),
     ("Jobs", (
         Panel("Jobs placed", (_by("team", 'fairlead_team_jobs{kind="placed"}'),), is_stacked=True),
         Panel("Jobs waiting", (_by("team", 'fairlead_team_jobs{kind="waiting"}'),),

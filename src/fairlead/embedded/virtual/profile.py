@@ -145,12 +145,13 @@ class ProgressSpec(Section, frozen=True):
 
 class UseSpec(Section, frozen=True):
     """Which share of its requests a pod uses: of processors all the time, of memory at its peak and
-    on average.
+    on average, and of the time of its GPUs; without `gpu_share` that is not known.
     """
 
     cpu_share: float = 1.0
     memory_share: float = 1.0
     memory_mean_share: float = 1.0
+    gpu_share: Annotated[float, Meta(ge=0.0, le=1.0)] | None = None
 
 
 def _resources() -> dict[str, str]:

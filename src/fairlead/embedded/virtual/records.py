@@ -194,12 +194,17 @@ def use_of(record: PodRecord, spec: UseSpec, until: float) -> MemberUse | None:
         return None
     milliseconds = max(round((until - record.started_at) * 1000), 0)
     cpu, memory = record.requests.get(quantity.CPU), record.requests.get(quantity.MEMORY)
+    gpus = record.requests.get(quantity.GPU) if spec.gpu_share is not None else None
     return MemberUse(
         milliseconds,
         cpu_milliseconds=None if cpu is None else round(cpu * spec.cpu_share * milliseconds / 1000),
         memory_peak_bytes=None if memory is None else round(memory * spec.memory_share),
         memory_mean_bytes=None if memory is None else round(memory * spec.memory_mean_share),
         is_partial=record.restart_count > 0,
+        gpu_milliseconds=gpus * milliseconds or None if gpus else None,
+        gpu_busy_milliseconds=(
+            round(gpus * milliseconds * (spec.gpu_share or 0.0)) if gpus and milliseconds else None
+        ),
     )
 
 

@@ -31,6 +31,7 @@ from fairlead.app.context import ProcessContext, Streams
 from fairlead.app.policies import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
 from fairlead.cloud.simulated import SimulatedCloud
+from fairlead.controllers.idle import Measured
 from fairlead.controllers.unreachable_nodes import Connect
 from fairlead.decide.health.unreachable_nodes import Contact
 from fairlead.decide.lease import LeaseTimes
@@ -273,10 +274,11 @@ class Replicas:
         report: Callable[[BaseException], None],
         cloud: SimulatedCloud | None = None,
         connect: Connect = no_contact,
+        measured: Measured | None = None,
     ) -> None:
         """`report` is called with faults of our own code, and with promises that are broken."""
         self._cloud = cloud
-        self._connect = connect
+        self._connect, self._measured = connect, measured
         #: Whom all replicas send notices to.
         self.receivers = Receivers(streams("receivers"), switch)
         self.met: Counter[str] = Counter()
@@ -392,6 +394,7 @@ class Replicas:
             providers=provider_of_process(self._cloud, process.step),
             connect=self._connect,
             notices=self.receivers,
+            measured=self._measured,
         )
         supervisor = Supervisor(
             replica.services(), clock=clock, rng=streams("supervisor"), log=context.log

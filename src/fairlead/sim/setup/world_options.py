@@ -8,6 +8,7 @@ from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.health.policy import HealthPolicy, SilencePolicy
+from fairlead.decide.idle import IdlePolicy
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
@@ -107,6 +108,7 @@ class WorldOptions:
     #: Enabled, nodes renew their leases every 10 s, which are 8,640 writes a day of each.
     silence: SilencePolicy = field(default_factory=lambda: SilencePolicy(enabled=False))
     images: ImagesPolicy = field(default_factory=ImagesPolicy)
+    idle: IdlePolicy = field(default_factory=IdlePolicy)  # with `use` in the profile
     doctor: DoctorPolicy = field(default_factory=DoctorPolicy)
     #: None: as on an embedded cluster, without another scheduler and without adoption.
     binding: Binding | None = Binding.DIRECT
