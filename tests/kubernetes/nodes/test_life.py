@@ -129,6 +129,8 @@ exec python -m http.server 8080"""
         first, second = (pod["metadata"]["name"] for pod in pods(cluster, "shares"))
         read = ("exec", first, "--", "cat", "/data/from-1")
         assert until_said(cluster, *read) == "rank 1\n"
+        knock = "import socket; socket.create_connection(('127.0.0.1', 8080))"
+        until_said(cluster, "exec", second, "--", "python", "-c", knock)
         with forwarded(cluster, second, 8080) as port:
             assert b"rank 0" in fetched(port, "/from-0")
         client.run("cancel", "shares")

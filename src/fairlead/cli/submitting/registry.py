@@ -104,7 +104,7 @@ def login_of(registry: str, environment: Mapping[str, str] = os.environ) -> str:
     folder = environment.get("DOCKER_CONFIG") or f"{environment.get('HOME', '')}/.docker"
     try:
         found = msgspec.json.decode(Path(folder, "config.json").read_bytes(), type=_Logins)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, ValueError):
         return ""
     for name in (registry, f"https://{registry}", _LOGINS.get(registry, "")):
         text = found.auths.get(name, _Login()).auth
@@ -120,7 +120,12 @@ def look_up(image: str, login: str) -> RegistryImage:
     """Return what the registry of an image says of it; CliError."""
     full = full_image_name(image)
     try:
-        return _Repository(full, login).read()
+        repository = _Repository(full, login)
+    except ValueError as error:
+        message = f"{full!r} is not the name of an image: {error}"
+        raise fail(Code.BAD_VALUE, message, help=("REGISTRY/PATH:TAG is one",)) from error
+    try:
+        return repository.read()
     except urllib.error.HTTPError as error:
         raise _refused(full, error.code, has_login=bool(login)) from error
     except (OSError, http.client.HTTPException) as error:
@@ -128,13 +133,10 @@ def look_up(image: str, login: str) -> RegistryImage:
         message = f"the registry of {full} cannot be reached: {cause}"
         help_ = ("--check-image asks from this machine; nodes may reach it",)
         raise fail(Code.UNREACHABLE, message, help=help_) from error
-    except (msgspec.DecodeError, _NoImage) as error:
+    except ValueError as error:
         message = f"the registry of {full} answers what is no image: {error}"
         help_ = ("look at its address: the registry comes first in the name",)
         raise fail(Code.BAD_ANSWER, message, help=help_) from error
-    except ValueError as error:
-        message = f"{full!r} is not the name of an image: {error}"
-        raise fail(Code.BAD_VALUE, message, help=("REGISTRY/PATH:TAG is one",)) from error
 
 
 class _NoImage(ValueError):
@@ -163,6 +165,8 @@ class _Repository:
     """One image, and what this process may use to read it."""
 
     def __init__(self, image: str, login: str) -> None:
+        """ValueError for what is not the name of an image."""
+        image.encode("ascii")  # it goes into URLs
         self._image, self._login = image, login
         registry, _, rest = image.partition("/")
         name, at, digest = rest.partition("@")
@@ -175,7 +179,7 @@ class _Repository:
         self._authorization = ""
 
     def read(self) -> RegistryImage:
-        """Return the image; OSError, HTTPException, DecodeError, _NoImage."""
+        """Return the image; OSError, HTTPException, ValueError, _NoImage among them."""
         manifest, digest = self._manifest(self._reference)
         platforms = [
             each for each in manifest.manifests
