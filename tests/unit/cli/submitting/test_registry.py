@@ -160,7 +160,7 @@ def test_what_is_not_there_is_refused_or_wrong_says_so(registry: Registry) -> No
         assert "is not the name of an image" in refusal(name)
     assert "cannot be reached" in refusal("127.0.0.1:port/a:1")
     registry.challenge = 'Bearer realm="https://[/token"'
-    assert "is not" in refusal(registry.image)
+    assert "Invalid IPv6 URL" in refusal(registry.image)
     registry.server.shutdown()
     registry.server.server_close()
     assert "cannot be reached" in refusal(registry.image)
