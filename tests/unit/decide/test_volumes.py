@@ -21,7 +21,14 @@ from fairlead.decide.verdict import Decision
 from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod_spec
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_node,
+    make_placement,
+    make_pod_spec,
+    make_role,
+)
 from fairlead.testing.volume_builders import ZONE, make_claim, make_storage_class, make_volume
 
 IN_B = make_volume("v", zones=["b"], claim="data")
@@ -54,6 +61,21 @@ def test_a_gang_that_its_zone_has_no_room_for_waits_though_there_is_room_elsewhe
     verdict = decide(PlacementState(cluster), POLICY, EPOCH).verdicts["default", "j"]
     assert verdict.reason is Reason.VOLUMES_IN_THE_WAY
     assert (verdict.facts["members_fit"], verdict.blockers) == (1, (("default", "other"),))
+
+
+@pytest.mark.parametrize(("claims", "fits"), [(("x", "y"), True), (("x", "x"), False)])
+def test_roles_are_in_one_zone_for_a_volume_that_both_use_alone(
+    claims: tuple[str, str], fits: bool
+) -> None:
+    nodes = [make_node(f"{zone}1", labels={ZONE: zone}) for zone in "ab"]
+    roles = [make_role(f"r{i}", gpus=8, claims=[claim]) for i, claim in enumerate(claims)]
+    cluster = ClusterState.of(
+        nodes, [make_job("j", roles=roles)],
+        claims=[make_claim(each, storage_class="disks") for each in dict.fromkeys(claims)],
+        storage_classes=[make_storage_class("disks", zones=["a", "b"])],
+    )  # fmt: skip
+    actions = decide(PlacementState(cluster), POLICY, EPOCH).actions
+    assert any(isinstance(each, PlaceJob) for each in actions) is fits
 
 
 def test_a_gang_that_shares_a_volume_that_is_yet_to_be_made_is_in_one_zone() -> None:

@@ -122,8 +122,10 @@ def candidates(
             yield volume
 
 
-def domain_of(claims: Iterable[PersistentVolumeClaim], classes: Mapping[str, StorageClass]) -> str:
-    """Return the label of which one domain gets the volume of a claim, that of its first pod; ""
+def domains_of(
+    claims: Iterable[PersistentVolumeClaim], classes: Mapping[str, StorageClass]
+) -> Iterator[tuple[str, str]]:
+    """Yield claims with the label of which one domain gets the volume, that of its first pod; none
     where no such volume is to be made, or it is known where.
     """
     for claim in claims:
@@ -135,5 +137,4 @@ def domain_of(claims: Iterable[PersistentVolumeClaim], classes: Mapping[str, Sto
         rules = [rule for term in found.allowed_topologies for rule in term.match_label_expressions]
         keys = {rule.key for rule in rules}
         if len(keys) == 1 and len({value for rule in rules for value in rule.values}) > 1:
-            return keys.pop()
-    return ""
+            yield claim.metadata.name, keys.pop()

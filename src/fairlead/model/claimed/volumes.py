@@ -44,7 +44,7 @@ from fairlead.model.claimed.job_claims import (
     job_uid_of,
     made_claims_of,
 )
-from fairlead.model.claimed.volume_reach import candidates, domain_of, joined, node_term, reach_of
+from fairlead.model.claimed.volume_reach import candidates, domains_of, joined, node_term, reach_of
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.gang.phase import Phase
 from fairlead.model.gang.role_reach import RoleReach, role_reach
@@ -360,8 +360,9 @@ class VolumeTable:
                 return own
             near = role_reach(shared, own)
             takes = self._takes(namespace, names, templates) if self.limits.counted else ()
-            domain = domain_of((self._claims[namespace, name] for name in names), self._classes)
-            found.append(replace(near, devices=takes, domain=domain))
+            mine = (self._claims[namespace, name] for name in names)
+            domains = tuple(domains_of(mine, self._classes))
+            found.append(replace(near, devices=takes, domains=domains))
         return tuple(found)
 
     def reached(self, namespace: str, claims: Claims) -> Iterator[tuple[str, str, Reach]]:

@@ -5,6 +5,7 @@ Identical members collapse to a count, so a gang of a thousand costs what a gang
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
@@ -354,15 +355,16 @@ def _topology(
     """Return what a job asks of the topology; ValueError. Where members share a volume that is yet
     to be made, the gang is in one domain, unless the job requires one itself.
     """
-    if not reaches or not any(near.domain for near in reaches):
+    if not any(near.domains for near in reaches):
         return topology_of(spec.topology, levels)
     asked = spec.topology or Topology()
-    if asked.required and asked.key:
-        return topology_of(asked, levels)
-    sharing = [(near.domain, role.count) for near, role in zip(reaches, spec.roles, strict=True)]
-    if sum(count for domain, count in sharing if domain) < 2:
+    members = Counter[tuple[str, str]]()
+    for near, role in zip(reaches, spec.roles, strict=True):
+        members.update(dict.fromkeys(near.domains, role.count))
+    shared = [domain for (_, domain), count in members.items() if count > 1]
+    if not shared or (asked.required and asked.key):
         return topology_of(spec.topology, levels)
-    domain = min(domain for domain, _ in sharing if domain)
+    domain = min(shared)
     within = replace(asked, key=domain, required=True, preferred=asked.key)
     try:
         return topology_of(within, levels)

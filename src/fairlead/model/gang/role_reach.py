@@ -21,15 +21,15 @@ class RoleReach(Struct, frozen=True, cache_hash=True):
     """`shared` holds for all members of a role; ties come on top, of each member one at most.
 
     `devices` is what a member asks for by claims, of the rows of devices, `quota` what the claims
-    that are made for it use of ResourceQuotas. Members are in one `domain` (a node label) where
-    they share a volume that is yet to be made, in the domain of whichever is bound first.
+    that are made for it use of ResourceQuotas. Of claims whose volume is yet to be made `domains`
+    has the node label of which all that share it are in one domain, that of the first to be bound.
     """
 
     shared: Reach = ()
     ties: tuple[Tie, ...] = ()
     devices: Request = ()
     quota: Request = ()
-    domain: str = ""
+    domains: tuple[tuple[str, str], ...] = ()
 
 
 def role_reach(shared: Iterable[NodeSelector], own: Sequence[Reach]) -> RoleReach:
