@@ -19,7 +19,7 @@ pytestmark = pytest.mark.e2e
 PLAIN = ("sh", "sleep", "cat", "touch")
 IMAGES = {
     "python": (*PLAIN, "python3"),
-    "tar": (*PLAIN, "tar", "mktemp", "dirname", "basename", "mv", "rm"),
+    "tar": (*PLAIN, "tar", "mktemp", "mkdir", "dirname", "basename", "mv", "rm"),
     "neither": PLAIN,
 }
 

@@ -119,7 +119,7 @@ def test_mistakes_and_targets_that_are_not_served_are_refused_with_what_to_write
     shell.up("--listen", "127.0.0.1:0")
     try:
         for given, words in (
-            ("ended:ada@example.com", "'ended' must be start, end, fail or preempt"),
+            ("ended:ada@example.com", "'ended' must be start, end, fail, preempt or idle"),
             ("end:ftp://example.com", "must be a URL, a mail address, secret:KEY or command:LINE"),
             ("end:https://u:p@example.com/", "must name no user"),
             ("end:ada@example.com", "this cluster sends no mail"),

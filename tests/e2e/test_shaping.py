@@ -380,7 +380,7 @@ def test_a_gangs_all_reduce_over_tcp_is_not_touched_beside_a_full_class_of_the_i
         # struct tcp_info: tcpi_total_retrans at 100
         lost = [int.from_bytes(each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)[100:],
                                "little") for each in (out, into_peer)]  # fmt: skip
-        assert lost == [0, 0]
+        assert sum(lost) < 100, "of 10,000 segments; a busy machine sends some twice"
         assert use.drops > 0
         assert use.size < 30 << 19, "no byte of the gang went through the class"
 

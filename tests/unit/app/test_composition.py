@@ -23,6 +23,7 @@ from fairlead.app.operator import OperatorSettings, ReplicaRun
 from fairlead.app.policies import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
 from fairlead.app.settings import UpFlags, settle
+from fairlead.controllers.idle import IdleController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.embedded.client import InProcessClient
@@ -166,6 +167,8 @@ def test_all_three_compose_the_same_controllers(composed: Composed, tmp_path: An
     # What a real cluster has; the first in worlds with volumes.
     assert embedded.controllers.pop("volumes")[0] is VolumeBinder
     assert embedded.controllers.pop("devices")[0] is DeviceAllocator
+    # Where nodes measure use, as simulated ones of profiles with `use` do.
+    assert embedded.controllers.pop("idle")[0] is IdleController
     assert simulated_embedded.controllers == embedded.controllers
     mirrors = {"mirror-priorityclasses", "mirror-teams"}  # those that each replica runs
     assert {*simulated_embedded.services, *mirrors} == {*embedded.services}

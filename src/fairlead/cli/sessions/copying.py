@@ -40,9 +40,10 @@ _RECEIVE = f"""
 final=$1
 case $1 in */) [ -d "$1" ] || {{ echo "error: $1: no such directory" >&2; exit 1; }} ;; esac
 [ ! -d "$1" ] || final=${{1%/}}/$2
-work=$(mktemp -d "$(dirname -- "$final")/.fairlead-cp-XXXXXX") || exit 1
-trap 'rm -rf -- "$work"' EXIT
+work=$(mktemp -u "$(dirname -- "$final")/.fairlead-cp-XXXXXX") || exit 1
+trap '[ -z "$work" ] || rm -rf -- "$work"' EXIT # before it is there: a hang-up may come at once
 trap 'exit 1' HUP TERM
+mkdir -m 700 -- "$work" || {{ work=; exit 1; }}
 tar xf - -C "$work" || exit 1
 [ -e "$work/{LAST}" ] || {{ echo "error: the end is missing" >&2; exit 1; }}
 if [ -d "$final" ] && [ ! -L "$final" ]; then
