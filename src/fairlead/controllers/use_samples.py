@@ -150,7 +150,7 @@ class UseSampler:
                     await asyncio.sleep(0)
 
     async def _ask(self, namespace: str) -> bool:
-        """Take in what the members of a namespace use; False: nobody can be asked for now."""
+        """Take in what the members of a namespace use; False: no source answers for now."""
         self.request_count += 1
         try:
             found = await self._client.list(

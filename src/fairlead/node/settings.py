@@ -7,7 +7,7 @@ happens to be there.
 from __future__ import annotations
 
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -252,6 +252,15 @@ class PrefixListSettings(Section, frozen=True):
     reason: Annotated[str, Meta(max_length=512, description="Where they are from.")] = ""
 
 
+TokenFile: TypeAlias = Annotated[
+    str, Meta(max_length=512, description="File of the token for the kubelet; empty: none.")
+]
+CaFile: TypeAlias = Annotated[
+    str, Meta(max_length=512, description="File of the certificates that the kubelet's is checked "
+              "with; empty: those of the machine."),
+]  # fmt: skip
+
+
 class TrafficSettings(Section, frozen=True):
     """What the pods of the node send where."""
 
@@ -260,13 +269,8 @@ class TrafficSettings(Section, frozen=True):
                   "https://127.0.0.1:10250/pods, or a file with its answer; empty: nothing is "
                   "counted, and nothing is changed."),
     ] = ""  # fmt: skip
-    token_file: Annotated[
-        str, Meta(max_length=512, description="File of the token for the kubelet; empty: none.")
-    ] = ""
-    ca_file: Annotated[
-        str, Meta(max_length=512, description="File of the certificates that the kubelet's is "
-                  "checked with; empty: those of the machine."),
-    ] = ""  # fmt: skip
+    token_file: TokenFile = ""
+    ca_file: CaFile = ""
     lists: Annotated[
         tuple[PrefixListSettings, ...],
         Meta(max_length=64, description="Prefixes with their class, besides those that are "
@@ -319,15 +323,10 @@ class RepairSettings(Section, frozen=True):
                   "https://127.0.0.1:10250/pods, or a file with its answer: while a pod that is "
                   "of no DaemonSet has not ended, nothing is done."),
     ] = ""  # fmt: skip
-    token_file: Annotated[
-        str, Meta(max_length=512, description="File of the token for the kubelet; empty: none.")
-    ] = ""
-    ca_file: Annotated[
-        str, Meta(max_length=512, description="File of the certificates that the kubelet's is "
-                  "checked with; empty: those of the machine."),
-    ] = ""  # fmt: skip
-    resets_per_day_max: Annotated[int, within(1, 24, "Resets within 24 hours, whoever asks.")] = 4
-    reboots_per_day_max: Annotated[int, within(1, 24, "Reboots within 24 hours, whoever asks.")] = 2
+    token_file: TokenFile = ""
+    ca_file: CaFile = ""
+    resets_per_day_max: Annotated[int, within(1, 24, "Resets within 24 hours, in all.")] = 4
+    reboots_per_day_max: Annotated[int, within(1, 24, "Reboots within 24 hours, in all.")] = 2
     reset_command: Annotated[
         tuple[Command, ...],
         Meta(min_length=1, max_length=16, description="Command that resets GPUs; -i and their "

@@ -236,12 +236,12 @@ class Asking:
             return self._of_ended(found, is_up=is_up)
         explained = self._explained(found)
         pools, holding = explained.pools, explained.holding
-        told = explained.explanation
-        buying = None if told is None else buying_for(
+        why = explained.explanation
+        buying = None if why is None else buying_for(
             found, pools, holding, self.instant,
-            is_impossible=_needs_other_nodes(told.verdict),
+            is_impossible=_needs_other_nodes(why.verdict),
         )  # fmt: skip
-        place = None if told is None else told.place
+        place = None if why is None else why.place
         images = image_outlook(self._api, found, place) if place or not self._changes else None
         return JobAnswer(
             found, explained, buying, is_up, left_texts(self._api, found),
