@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from aiohttp import ClientResponse, ClientSession, ClientTimeout, TCPConnector
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.cluster.team import TeamUse
 from fairlead.api.jobs.job import Job
@@ -250,7 +251,9 @@ class Browser:
     @asynccontextmanager
     async def events(self, path: str) -> AsyncIterator[Events]:
         """Yield the events of a stream."""
-        async with self.session.get(self.url + path, headers=self.headers()) as answer:
+        timeout = ClientTimeout(total=4 * PATIENCE_SECONDS)
+        url, headers = self.url + path, self.headers()
+        async with self.session.get(url, headers=headers, timeout=timeout) as answer:
             yield Events(answer)
 
 

@@ -101,13 +101,13 @@ def test_a_long_array_is_whole_after_kills_faults_lost_nodes_and_cancelled_eleme
     seconds = 2 * ELEMENTS * max(RUN_SECONDS, TURN_SECONDS) / AT_ONCE
     options = replace(
         ROUGH_WORLD, workload=WorkloadOptions(2, seconds), user_acts_per_day=0.0,
-        calls_between_kills_mean=max(60.0, ELEMENTS / 20),
+        calls_between_kills_mean=max(40.0, ELEMENTS / 20),
         steps_between_crashes_mean=max(40.0, ELEMENTS / 50),
     )  # fmt: skip
     world = Sweep(options, seed=1)
     outcome = run(world.run())
-    assert outcome.kills > 10
-    assert outcome.faults > 10
+    assert outcome.kills > min(10, ELEMENTS / 40)
+    assert outcome.faults > min(10, ELEMENTS / 40)
     assert (world.arrays.over, world.arrays.checked) == (1, ELEMENTS)
     assert len(world.cancelled) >= ELEMENTS / 400
     assert 0 < world.set_bytes_max <= SET_BYTES_MAX

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,9 @@ from fairlead.embedded.storage.wal import (
     DiskFile,
     WalOptions,
     WrongFormat,
+    lock_directory,
 )
+from fairlead.runtime.processes import is_ending
 
 TABLE = CONFIG_MAPS.name
 
@@ -354,6 +358,26 @@ def test_a_directory_has_one_user_at_a_time(tmp_path: Path) -> None:
         await again.close()
 
     asyncio.run(main())
+
+
+def test_the_directory_of_a_killed_process_is_free_once_that_has_left(tmp_path: Path) -> None:
+    """It is locked until its last thread is gone, and that takes longer the larger it is."""
+    hold = "import os; from pathlib import Path; from fairlead.embedded.storage.wal import *; "
+    hold += f"lock_directory(Path({str(tmp_path)!r})); held = bytearray(1 << 28); "
+    hold += "held[::4096] = b'x' * (1 << 16); print(flush=True); os.read(0, 1)"
+    pipe = subprocess.PIPE
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", hold], stdin=pipe, stdout=pipe) as holder:
+            assert holder.stdout is not None
+            holder.stdout.readline()
+            with pytest.raises(DirectoryInUse) as caught:
+                lock_directory(tmp_path)
+            assert caught.value.pid == holder.pid
+            assert not is_ending(holder.pid)
+            holder.kill()
+            assert is_ending(holder.pid)
+            os.close(lock_directory(tmp_path))
+            assert is_ending(holder.pid)
 
 
 @pytest.mark.parametrize("text", ["fairlead store 99\n", "", "something else"])

@@ -39,6 +39,7 @@ from fairlead.cli.connection.connect import Choice, default_data_directory, find
 from fairlead.cli.views.cluster import first_commands, status_facts, status_text
 from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Exit, fail, render_error
+from fairlead.runtime.processes import is_ending
 
 
 def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -119,7 +120,8 @@ def up(
         _check_profile(settings)
         require_address(settings)
     prepare(path)
-    if read_running(path) is not None:
+    running = read_running(path)
+    if running is not None and not is_ending(running.pid):  # else the store waits for its end
         raise in_use(path)
     settings = settle(path, asked)
     _check_profile(settings)

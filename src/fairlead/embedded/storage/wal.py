@@ -39,9 +39,13 @@ from fairlead.embedded.storage.frames import (
     encode_frame,
     read_frames,
 )
+from fairlead.runtime.processes import wait_for_end
 
 FORMAT = "fairlead store 1\n"
 _CHUNK_BYTES = 1 << 20
+#: How long a killed owner may take to leave. After it, another one may have come.
+_ENDING_SECONDS_MAX = 10.0
+_TAKE_TRIES_MAX = 3
 
 
 class StoreError(Exception):
@@ -150,16 +154,12 @@ class _Rotate:
 def lock_directory(directory: Path) -> int:
     """Make, lock and check a data directory; return the lock's descriptor (close it to unlock).
 
-    Raises DirectoryInUse or WrongFormat.
+    Waits for a process that was killed to leave. Raises DirectoryInUse or WrongFormat.
     """
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            text = os.pread(lock, 32, 0).decode(errors="replace").strip()
-            raise DirectoryInUse(directory, int(text) if text.isdigit() else None) from None
+        _take(lock, directory)
         _check_format(directory)
         os.ftruncate(lock, 0)
         os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
@@ -167,6 +167,21 @@ def lock_directory(directory: Path) -> int:
         os.close(lock)
         raise
     return lock
+
+
+def _take(lock: int, directory: Path) -> None:
+    owner: int | None = None
+    for _ in range(_TAKE_TRIES_MAX):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            text = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            owner = int(text) if text.isdigit() else None
+            if owner is None or not wait_for_end(owner, _ENDING_SECONDS_MAX):
+                break
+        else:
+            return
+    raise DirectoryInUse(directory, owner)
 
 
 def _check_format(directory: Path) -> None:
