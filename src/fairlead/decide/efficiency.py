@@ -143,12 +143,13 @@ def _gpu_mean(uses: Iterable[MemberUse], of: Callable[[MemberUse], int | None]) 
     return sum(mean * weight for mean, weight in known) // whole if whole else None
 
 
-def _advice(
-    members: int, asked: Mapping[str, Mapping[str, int]], uses: Mapping[str, MemberUse]
-) -> dict[str, int]:
+def needs_of(members: int, uses: Mapping[str, MemberUse]) -> dict[str, int]:
+    """Return what a member needs, in base units by resource: the largest use of one and a fifth
+    more, rounded up. {} where not every member was measured for all of its time, or one was short.
+    """
     is_whole = len(uses) >= members and not any(use.is_partial for use in uses.values())
     is_long = all(use.milliseconds >= ADVICE_MILLISECONDS_MIN for use in uses.values())
-    if not (is_whole and is_long):
+    if not (is_whole and is_long and uses):
         return {}
     out: dict[str, int] = {}
     busiest = [max((each for each in use.cpu if each is not None), default=None)
@@ -158,10 +159,17 @@ def _advice(
         (quantity.CPU, busiest, _CPU_STEP_MILLI), (quantity.MEMORY, peaks, _MEMORY_STEP_BYTES),
     ):  # fmt: skip
         known = [each for each in needs if each is not None]
-        least = min((each.get(resource, 0) for each in asked.values()), default=0)
-        if len(known) < len(needs):
-            continue
-        wanted = max(-(-max(known) * 6 // (5 * step)) * step, step)
-        if wanted < least:
-            out[resource] = wanted
+        if len(known) == len(needs):
+            out[resource] = max(-(-max(known) * 6 // (5 * step)) * step, step)
     return out
+
+
+def _advice(
+    members: int, asked: Mapping[str, Mapping[str, int]], uses: Mapping[str, MemberUse]
+) -> dict[str, int]:
+    """Return of what a member needs that which is less than was asked for."""
+    return {
+        resource: need
+        for resource, need in needs_of(members, uses).items()
+        if need < min((each.get(resource, 0) for each in asked.values()), default=0)
+    }

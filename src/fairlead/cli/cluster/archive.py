@@ -136,25 +136,36 @@ class Archive:
 
     def ask(self, path: str, question: object) -> bytes:
         """Return what the process that decides answers to a question; NoArchive, CliError."""
+        return self._answer("POST", path, body=question)
+
+    def read(self, path: str, query: Mapping[str, str]) -> bytes:
+        """Return a short answer of `cluster_lines` as a whole, within the time of a request."""
+        return self._answer("GET", path, query=query)
+
+    def _answer(
+        self, method: str, path: str, *, query: Mapping[str, str] | None = None, body: object = None
+    ) -> bytes:
         try:
-            return self._asked(path, question)
+            return self._asked(method, path, query, body)
         except CliError as error:
             if error.problems[0].code is not Code.UNREACHABLE:
                 raise
             raise NoArchive(error.problems[0].message) from error
 
-    def _asked(self, path: str, question: object) -> bytes:
+    def _asked(
+        self, method: str, path: str, query: Mapping[str, str] | None, body: object
+    ) -> bytes:
         api = self.api
         assert api is not None
         try:
-            return api.request("POST", path, body=question).body
+            return api.request(method, path, query=query, body=body).body
         except (NotFound, Forbidden):  # not a cluster of fairlead up
             with _refusals():
                 namespace = own_namespace(api)
                 headers = {TOKEN_HEADER: self._token(api, namespace)}
                 path = proxy_path(namespace) + path
                 return _from_leader(
-                    lambda: api.request("POST", path, body=question, headers=headers).body
+                    lambda: api.request(method, path, query=query, body=body, headers=headers).body
                 )
         except ApiError as error:
             raise NoArchive(" ".join(error.message.split())) from error

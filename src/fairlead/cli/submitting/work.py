@@ -43,6 +43,7 @@ from fairlead.cli.script.header import Beside, parse_header, request_of
 from fairlead.cli.script.script_notes import script_notes
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.cli.submitting.git_source import git_source
+from fairlead.cli.submitting.past_use import past_over_asks
 from fairlead.cli.submitting.startable import (
     image_problem,
     local_problems,
@@ -59,7 +60,7 @@ from fairlead.cli.submitting.submission import (
     store_documents,
     taken_names,
 )
-from fairlead.cli.views.plan import array_line, line, plan_lines, submitted_line
+from fairlead.cli.views.plan import array_line, line, past_lines, plan_lines, submitted_line
 from fairlead.input.errors import CliError, Code, Problem
 
 if TYPE_CHECKING:
@@ -213,6 +214,8 @@ def _check(
     name = pick_name(naming, taken)
     checked = check(api, submission, name)
     _note_plan(common, api, job_of(checked), is_up=is_up, looks=looks)
+    for text in past_lines(past_over_asks(api, job_of(checked), base, now())):
+        common.note(text)
     if request.array is not None:
         common.note(array_line(msgspec.convert(checked, JobArray)))
     return CheckedWork(common, api, submission, name, request.is_held, checked)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fairlead.api.jobs.job import Job, Role
@@ -11,6 +12,8 @@ from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.values import quantity
 from fairlead.api.values.indices import parse_indices
 from fairlead.cli.views.defaults import defaults_words
+from fairlead.decide import overasked
+from fairlead.decide.overasked import OverAsk
 from fairlead.decide.words import duration, plural
 
 LABEL_WIDTH = 9
@@ -42,6 +45,27 @@ def plan_lines(job: Job) -> list[str]:
     if job.spec.after:
         words = [f"{after.target} has {after.state.value.lower()}" for after in job.spec.after]
         lines.append(line("After", ", ".join(words)))
+    return lines
+
+
+def past_lines(found: Sequence[OverAsk]) -> list[str]:
+    """Return what past jobs of the name needed less of, a line each."""
+    lines: list[str] = []
+    for each in found:
+        jobs = ", ".join(each.jobs)
+        match each.resource:
+            case overasked.GPU_TIME:
+                text = f"{jobs}: the GPUs computed for at most {each.needed}% of the time"
+            case overasked.TIME:
+                text = (
+                    f"{jobs}: took at most {duration(each.needed)}, this may take "
+                    f"{duration(each.asked)}; a shorter --time starts in smaller gaps"
+                )
+            case resource:
+                need, asked = (quantity.format_base(resource, n) for n in (each.needed, each.asked))
+                flag = {quantity.CPU: "--cpus", quantity.MEMORY: "--memory"}[resource]
+                text = f"{jobs}: {flag} {need} would do for a member, this asks for {asked}"
+        lines.append(line("" if lines else "Past", text))
     return lines
 
 
