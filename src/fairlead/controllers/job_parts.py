@@ -23,10 +23,9 @@ from fairlead.decide.jobs.actions import (
     CreatePod,
     CreatePodGroup,
     CreateService,
-    DeleteConfigMap,
     DeletePod,
-    DeletePodGroup,
-    DeleteService,
+    DeleteShared,
+    SharedPart,
 )
 from fairlead.decide.jobs.mpi import KEY_BYTES, key_secret, needs_key
 from fairlead.decide.jobs.own_claims import own_claims
@@ -39,7 +38,7 @@ from fairlead.runtime.keyed_controller import part_key
 from fairlead.runtime.object_writer import NameTaken, ObjectWriter
 
 CreatePart: TypeAlias = CreatePod | CreateConfigMap | CreateService | CreatePodGroup
-DeletePart: TypeAlias = DeletePod | DeleteConfigMap | DeleteService | DeletePodGroup
+DeletePart: TypeAlias = DeletePod | DeleteShared
 
 #: Kinds of which a job has one object, whatever its attempt: another one would want the same name.
 _OF_ALL_ATTEMPTS = ("Service", "Workload")
@@ -101,27 +100,26 @@ class PartWriter:
 
     async def delete(self, action: DeletePart) -> Written | None:
         """Delete a part; None when it is gone already."""
-        key = (action.namespace, action.name)
-        if isinstance(action, DeleteConfigMap) and action.key:
+        if isinstance(action, DeleteShared) and action.key:
             await self._objects.delete(SECRETS, (action.namespace, action.key))
-        grace = action.grace_seconds if isinstance(action, DeletePod) else None
         return await self._objects.delete(
-            self.kind_of(action), key, uid=action.uid, grace_seconds=grace
-        )
+            self.kind_of(action), (action.namespace, action.name), uid=action.uid,
+            grace_seconds=action.grace_seconds if isinstance(action, DeletePod) else None,
+        )  # fmt: skip
 
     def kind_of(self, action: DeletePart) -> Resource[Any]:
         """Return the kind of what is to be deleted."""
-        match action:
-            case DeletePod():
-                return PODS
-            case DeleteConfigMap():
+        if isinstance(action, DeletePod):
+            return PODS
+        match action.part:
+            case SharedPart.CONFIG_MAP:
                 return CONFIG_MAPS
-            case DeleteService():
+            case SharedPart.SERVICE:
                 return SERVICES
-            case DeletePodGroup():
+            case SharedPart.POD_GROUP:
                 return pod_groups(self._groups)
             case _:
-                assert_never(action)
+                assert_never(action.part)
 
     @property
     def _groups(self) -> GroupApi:

@@ -206,7 +206,7 @@ class JobsController:
             job_key = job_key_of(pod) if pod is not None else None
             return part_key(job_key or (action.namespace, ""), action.name)
         if isinstance(action, DeletePart):
-            return part_key((action.namespace, ""), f"{type(action).__name__}:{action.name}")
+            return part_key((action.namespace, ""), f"{action.part.value}:{action.name}")
         return action.job.metadata.key
 
     async def perform(self, action: Action) -> Written | None:

@@ -8,6 +8,7 @@ promises are asserted at every action.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -42,11 +43,10 @@ from fairlead.decide.jobs.actions import (
     CreatePod,
     CreatePodGroup,
     CreateService,
-    DeleteConfigMap,
     DeletePod,
-    DeletePodGroup,
-    DeleteService,
+    DeleteShared,
     ProbePods,
+    SharedPart,
 )
 from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.native import group_name
@@ -158,6 +158,12 @@ class World:
         self.now = max(self.now, at)
         assert self.decide().actions == (), f"due before {at}, and nothing wakes the controller"
 
+    def _shared(self, part: SharedPart) -> dict[str, Any]:
+        return {
+            SharedPart.CONFIG_MAP: self.config_maps, SharedPart.SERVICE: self.services,
+            SharedPart.POD_GROUP: self.pod_groups,
+        }[part]  # fmt: skip
+
     def perform(self, action: Action) -> None:
         if isinstance(action, EmitEvent | ProbePods):
             self._say_or_ask(action)
@@ -181,12 +187,8 @@ class World:
                 name = group_name(job, job.status.attempt)
                 assert name not in self.pod_groups, "a group twice"
                 self.pod_groups[name] = OwnedObject(name, self._uid(), job.status.attempt)
-            case DeletePodGroup(_, name, _):
-                self.pod_groups.pop(name, None)
-            case DeleteConfigMap(_, name, _):
-                self.config_maps.pop(name, None)
-            case DeleteService(_, name, _):
-                self.services.pop(name, None)
+            case DeleteShared(part, _, name):
+                self._shared(part).pop(name, None)
             case DeletePod(_, name, uid, grace):
                 self._delete_pod(name, uid, grace)
             case AddFinalizer(job, finalizer):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from fairlead.api.jobs.job import Job
@@ -65,32 +66,25 @@ class CreatePodGroup:
     job: Job
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteConfigMap:
-    """Delete the peers of an attempt that is over, and before them the Secret `key`, if any."""
+class SharedPart(Enum):
+    """What all members of a gang use, and is made for them."""
 
+    CONFIG_MAP = "ConfigMap"
+    SERVICE = "Service"
+    POD_GROUP = "PodGroup"
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteShared:
+    """Delete what an attempt that is over shared, or an ended job; before it the Secret `key`, if
+    any.
+    """
+
+    part: SharedPart
     namespace: str
     name: str
     uid: str
     key: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class DeleteService:
-    """Delete the headless service of a job that has ended."""
-
-    namespace: str
-    name: str
-    uid: str
-
-
-@dataclass(frozen=True, slots=True)
-class DeletePodGroup:
-    """Delete the group of an attempt that is over."""
-
-    namespace: str
-    name: str
-    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,9 +102,7 @@ Action: TypeAlias = (
     | CreateConfigMap
     | CreateService
     | CreatePodGroup
-    | DeleteConfigMap
-    | DeleteService
-    | DeletePodGroup
+    | DeleteShared
     | AddFinalizer
     | WriteJobStatus
     | EmitEvent

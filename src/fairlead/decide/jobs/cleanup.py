@@ -7,10 +7,9 @@ from collections.abc import Iterable, Iterator
 from fairlead.decide.attempts.grace import bounded_grace
 from fairlead.decide.jobs.actions import (
     Action,
-    DeleteConfigMap,
     DeletePod,
-    DeletePodGroup,
-    DeleteService,
+    DeleteShared,
+    SharedPart,
 )
 from fairlead.decide.jobs.mpi import key_name, needs_key
 from fairlead.decide.jobs.pods import MemberPod
@@ -53,11 +52,11 @@ def delete_stale_objects(view: JobView, *, keep_attempt: int) -> Iterator[Action
     for owned in view.config_maps.values():
         if owned.attempt != keep_attempt and not owned.is_terminating:
             key = key_name(job, owned.attempt) if has_keys else ""
-            yield DeleteConfigMap(namespace, owned.name, owned.uid, key)
+            yield DeleteShared(SharedPart.CONFIG_MAP, namespace, owned.name, owned.uid, key)
     for owned in view.pod_groups.values():
         if owned.attempt != keep_attempt and not owned.is_terminating:
-            yield DeletePodGroup(namespace, owned.name, owned.uid)
+            yield DeleteShared(SharedPart.POD_GROUP, namespace, owned.name, owned.uid)
     if keep_attempt == 0:
         for owned in view.services.values():
             if not owned.is_terminating:
-                yield DeleteService(namespace, owned.name, owned.uid)
+                yield DeleteShared(SharedPart.SERVICE, namespace, owned.name, owned.uid)
