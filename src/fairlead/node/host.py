@@ -108,6 +108,7 @@ class Host:
     """A machine. What has a default is the kernel's but in tests.
 
     `own_mounts` returns the mounts that this process has, as proc_pid_mountinfo(5) writes them.
+    `containerd_dump` returns containerd's settings in effect, as TOML; None: by asking containerd.
     """
 
     root: Path = Path("/")
@@ -115,6 +116,7 @@ class Host:
     usage: Callable[[Path], FileSystemSize] = os.statvfs
     clock_state: Callable[[], ClockState] = kernel_clock
     own_mounts: Callable[[], str] = Path("/proc/self/mountinfo").read_text
+    containerd_dump: Callable[[], str] | None = None
 
     def path(self, *parts: str) -> Path:
         """Return a path of the machine, such as `proc/meminfo`, as one that can be opened."""

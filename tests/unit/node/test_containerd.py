@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from fairlead.model.health.faults import Moment
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Nothing
-from fairlead.node.sources.containerd import dump_of_host, judge, read, source
+from fairlead.node.sources.containerd import judge, read, setting, source
 
 AT = Moment(1_000.0, 1_000.0)
 CRI = 'plugins."io.containerd.grpc.v1.cri"'
@@ -40,7 +42,7 @@ def machine(root: Path, **files: str) -> Host:
 
 def faults(host: Host, effective: str = EFFECTIVE) -> dict[str, str]:
     """Return the evidence of the faults by file."""
-    facts = read(host, lambda: effective)
+    facts = read(replace(host, containerd_dump=lambda: effective))
     judged = judge(facts, Nothing(), AT, settings=AgentSettings())
     return {each.identity.component: each.evidence for each in judged.observations}
 
@@ -86,19 +88,40 @@ def test_a_section_that_no_plugin_has_is_named_once_and_many_are_counted(tmp_pat
 
 def test_what_cannot_be_compared_is_absent_or_says_why(tmp_path: Path) -> None:
     with pytest.raises(Absent, match=r"no /etc/containerd/config\.toml"):
-        read(Host(tmp_path), lambda: EFFECTIVE)
+        read(Host(tmp_path, containerd_dump=lambda: EFFECTIVE))
     host = machine(tmp_path, config="version = 3\n")
     with pytest.raises(Absent, match="in a container"):
-        read(host, dump_of_host)
+        read(host)
     with pytest.raises(OSError, match="containerd config dump: "):
-        read(host, lambda: "version = ")
+        read(replace(host, containerd_dump=lambda: "version = "))
+    host = replace(machine(tmp_path, config="= 3"), containerd_dump=lambda: EFFECTIVE)
     with pytest.raises(OSError, match=r"/etc/containerd/config\.toml: "):
-        read(machine(tmp_path, config="= 3"), lambda: EFFECTIVE)
+        read(host)
 
 
 def test_odd_files_are_compared_without_a_fault_of_ours(tmp_path: Path) -> None:
     for text in ("plugins = 3", "imports = 3", "imports = [3]", "[plugins]\na = [1]", ""):
         faults(machine(tmp_path, config=text), "plugins = [1]")
+
+
+def test_containerd_is_asked_again_only_when_a_file_of_settings_changes(tmp_path: Path) -> None:
+    answers: Iterator[int | None] = iter((3, None, 10))
+
+    def dump() -> str:
+        downloads = next(answers)
+        if downloads is None:
+            raise OSError("containerd config dump: exit code 1: it fails")
+        return EFFECTIVE.replace("downloads = 3", f"downloads = {downloads}")
+
+    def downloads(text: str) -> str | None:
+        host = replace(machine(tmp_path, config=text), containerd_dump=dump)
+        return setting(read(host), "plugins/io.containerd.cri.v1.images/max_concurrent_downloads")
+
+    first, second = "version = 3\n", "version = 3\noom_score = 1\n"
+    assert [downloads(first), downloads(first)] == ["3", "3"]
+    with pytest.raises(OSError, match="it fails"):
+        downloads(second)
+    assert [downloads(second), downloads(second), downloads(first)] == ["10", "10", "3"]
 
 
 def test_the_source_is_one_of_the_agent(tmp_path: Path) -> None:

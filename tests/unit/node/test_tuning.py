@@ -7,6 +7,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -147,6 +148,7 @@ def test_the_shipped_profiles_are_accepted_and_each_line_has_its_reason_and_sour
         (line("Module", "a/b", value="loaded"), "not the name of a module"),
         (line("KernelArgument", "'a b'", value=1), "not the name of an argument of the kernel"),
         (line("KubeletConfig", "a//b", value=1), "not a field of KubeletConfiguration"),
+        (line("ContainerdConfig", "plugins/", value=1), "not a setting of containerd such as"),
         (line(value='"1\\n2"'), "not one line"),
         (line(value=1) + "\n" + line(value=2), "is also in lines[0]"),
         ("- {kind: Sysctl, name: a.b, value: 1, source: s}", "the field reason is missing"),
@@ -359,6 +361,59 @@ def test_a_kubelet_that_cannot_be_read_says_why_and_stops_no_other_line(tree: Ho
     assert verify(tree.host(), wanted, {})[0].state is State.UNREADABLE
     tree.write(KUBELET, "")
     assert verify(tree.host(), wanted, {})[0].state is State.ABSENT
+
+
+CONTAINERD = """
+version = 3
+oom_score = -999
+[plugins."io.containerd.cri.v1.images"]
+max_concurrent_downloads = 3
+use_local_image_pull = false
+[plugins."io.containerd.cri.v1.images".registry]
+config_path = "/etc/containerd/certs.d"
+"""
+IMAGES = "plugins/io.containerd.cri.v1.images"
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "seen"),
+    [
+        (f"{IMAGES}/max_concurrent_downloads", State.DIFFERS, "3"),
+        (f"{IMAGES}/use_local_image_pull", State.DIFFERS, "false"),
+        (f"{IMAGES}/registry/config_path", State.DIFFERS, "/etc/containerd/certs.d"),
+        (f"{IMAGES}/image_pull_with_sync_fs", State.DIFFERS, "not set"),
+        (f"{IMAGES}/registry/config_path/deeper", State.DIFFERS, "not set"),
+        ("oom_score", State.DIFFERS, "-999"),
+        (f"{IMAGES}/registry", State.UNREADABLE, f"{IMAGES}/registry is no single value"),
+        ("plugins", State.UNREADABLE, "plugins is no single value"),
+        ("plugins/io.containerd.grpc.v1.cri/max_concurrent_downloads", State.ABSENT,
+         "this containerd has no plugin io.containerd.grpc.v1.cri"),
+    ],
+)  # fmt: skip
+def test_a_setting_of_containerd_is_what_is_in_effect_whatever_its_file_says(
+    name: str, state: State, seen: str, tree: HostTree
+) -> None:
+    text = f'version = 3\n[plugins."{IMAGES[8:]}".containerd]\nmax_concurrent_downloads = 10\n'
+    tree.write("etc/containerd/config.toml", text)
+    host = replace(tree.host(), containerd_dump=lambda: CONTAINERD)
+    (found,) = verify(host, profile(line("ContainerdConfig", name, oneOf=["x"])), {})
+    assert (found.state, found.actual or found.why, found.write) == (state, seen, None)
+    assert ("restart containerd" in found.why) is (state is State.DIFFERS)
+
+
+def test_a_containerd_that_cannot_be_asked_is_no_drift_and_says_why(tree: HostTree) -> None:
+    wanted = profile(line("ContainerdConfig", "oom_score", value="-999", required="true"))
+    (found,) = verify(tree.host(), wanted, {})
+    assert found.state is State.UNREADABLE
+    assert found.why.startswith("the agent runs in a container")
+    host = replace(tree.host(), containerd_dump=lambda: CONTAINERD)
+    (found,) = verify(host, wanted, {})
+    assert (found.state, found.why) == (State.MISSING, "no /etc/containerd/config.toml")
+    tree.write("etc/containerd/config.toml", "version = 3")
+    assert states(verify(host, wanted, {})) == [State.AS_WANTED]
+    (found,) = verify(replace(host, containerd_dump=lambda: "= 3"), wanted, {})
+    assert found.state is State.UNREADABLE
+    assert found.why.startswith("containerd config dump: ")
 
 
 def test_a_value_that_is_no_number_is_unreadable_and_stops_no_other_line(tree: HostTree) -> None:

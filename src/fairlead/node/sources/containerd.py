@@ -8,11 +8,12 @@ the running one are left alone: containerd moves their keys itself.
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -35,6 +36,7 @@ CONFIG = "etc/containerd/config.toml"
 _NAMED_MAX = 3
 _FILES_MAX = 64
 _DUMP = ("containerd", "config", "dump")
+NOT_REACHABLE = "the agent runs in a container, where it cannot ask the host's containerd"
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 Table = Mapping[str, Any]
@@ -63,22 +65,50 @@ def dump_of_host() -> str:
     return done.stdout
 
 
-def read(host: Host, dump: Callable[[], str]) -> ContainerdFacts:
+def is_reachable(host: Host) -> bool:
+    """True where containerd is on the machine that this process runs on."""
+    return host.root == Path("/") or host.containerd_dump is not None
+
+
+def read(host: Host) -> ContainerdFacts:
     """Return the facts; Absent where there is no file of settings, or another machine is looked at
     than the one that this process runs on; OSError.
+
+    containerd is asked again only when a file of settings, or its program, is another one.
     """
     if not host.path(CONFIG).is_file():
         raise Absent(f"no /{CONFIG}")
-    if host.root != Path("/") and dump is dump_of_host:
-        raise Absent("the agent runs in a container, where it cannot ask the host's containerd")
-    files = {f"/{CONFIG}": _parsed(host.text(CONFIG), f"/{CONFIG}")}
-    patterns = files[f"/{CONFIG}"].get("imports", ())
+    if not is_reachable(host):
+        raise Absent(NOT_REACHABLE)
+    texts = {f"/{CONFIG}": host.text(CONFIG)}
+    patterns = _parsed(texts[f"/{CONFIG}"], f"/{CONFIG}").get("imports", ())
     for pattern in patterns if isinstance(patterns, list) else ():
         for path in _matching(host, str(pattern)):
-            files[path] = _parsed(host.text(path), path)
-    return ContainerdFacts(files, _parsed(dump(), " ".join(_DUMP)))
+            texts[path] = host.text(path)
+    files = {path: _parsed(text, path) for path, text in texts.items()}
+    dump = host.containerd_dump or dump_of_host
+    return ContainerdFacts(files, _effective(dump, tuple(sorted(texts.items())), _program()))
 
 
+def _program() -> tuple[int, ...]:
+    """Return what another program has other values of; () where there is none."""
+    found = shutil.which(_DUMP[0], path=_PATH)
+    if found is None:
+        return ()
+    stat = Path(found).stat()
+    return stat.st_ino, stat.st_size, stat.st_mtime_ns
+
+
+@lru_cache(maxsize=2)
+def _effective(
+    dump: Callable[[], str], texts: tuple[tuple[str, str], ...], program: tuple[int, ...]
+) -> Table:
+    """Return what is in effect with these files and this program; OSError, which is not kept."""
+    del texts, program
+    return _parsed(dump(), " ".join(_DUMP))
+
+
+@lru_cache(maxsize=2 * _FILES_MAX)
 def _parsed(text: str, name: str) -> Table:
     try:
         return tomllib.loads(text)
@@ -91,6 +121,25 @@ def _matching(host: Host, pattern: str) -> Iterator[str]:
     for path in found[:_FILES_MAX]:
         if path.is_file():
             yield f"/{path.relative_to(host.root)}"
+
+
+def setting(facts: ContainerdFacts, name: str) -> str | None:
+    """Return a setting that is in effect, with / between levels; None where nothing sets it.
+
+    Absent where this version of containerd has no such plugin: sections are called otherwise in
+    each. OSError where it is no single value.
+    """
+    first, *rest = name.split("/")
+    here: object = facts.effective.get(first)
+    if first == "plugins" and rest and rest[0] not in _table(here):
+        raise Absent(f"this containerd has no plugin {rest[0]}")
+    for step in rest:
+        here = _table(here).get(step)
+    if isinstance(here, bool):
+        return str(here).lower()
+    if here is None or isinstance(here, (int, float, str)):
+        return None if here is None else str(here)
+    raise OSError(f"{name} is no single value")
 
 
 def ignored(facts: ContainerdFacts) -> Iterator[tuple[str, str]]:
@@ -136,6 +185,6 @@ def judge(
 def source(host: Host, settings: AgentSettings) -> SignalSource[ContainerdFacts, Nothing]:
     """Return the source of containerd's settings."""
     return SignalSource(
-        SOURCE, (IGNORED,), Nothing, partial(read, host, dump_of_host),
+        SOURCE, (IGNORED,), Nothing, partial(read, host),
         partial(judge, settings=settings), period_seconds=600,
     )  # fmt: skip

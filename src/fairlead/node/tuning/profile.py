@@ -27,9 +27,11 @@ LINES_MAX = 256
 TEXT_MAX = 400
 SHIPPED = Path(__file__).parent / "profiles"
 _SYSCTL = re.compile(r"[a-z0-9_]+(?:[./][A-Za-z0-9_:@-]+(?:\.[0-9]+)?)+")
-#: An argument of the kernel, and a field of KubeletConfiguration with / between levels.
+#: An argument of the kernel; a field of KubeletConfiguration, or of containerd, with / between
+#: levels.
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.:-]+")
 _FIELD = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
+_OF_CONTAINERD = "plugins/io.containerd.cri.v1.images/max_concurrent_downloads"
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 #: Settings that name a program which the kernel runs as root, or that register one.
@@ -73,6 +75,11 @@ class LineKind(Enum):
         (),
         "change the kubelet's configuration, drain the node, restart it",
     )
+    CONTAINERD = (
+        "ContainerdConfig",
+        (),
+        "change containerd's configuration, drain the node, restart containerd",
+    )
 
 
 class ProfileLine(Section, frozen=True):
@@ -82,7 +89,7 @@ class ProfileLine(Section, frozen=True):
         LineKind,
         about(
             "Sysctl, TransparentHugepages, CpuGovernor, Module, RuntimeLimit, KernelArgument, "
-            "KubeletConfig."
+            "KubeletConfig, ContainerdConfig."
         ),
     ]
     name: Annotated[str, Meta(min_length=1, max_length=128, description="Which one of the kind.")]
@@ -225,6 +232,8 @@ def _name_conflicts(line: ProfileLine, path: str) -> Iterator[tuple[str, str]]:
         yield place, f"'{name}' is not the name of an argument of the kernel such as iommu"
     if line.kind is LineKind.KUBELET and not _FIELD.fullmatch(name):
         yield place, f"'{name}' is not a field of KubeletConfiguration such as serializeImagePulls"
+    if line.kind is LineKind.CONTAINERD and not _FIELD.fullmatch(name):
+        yield place, f"'{name}' is not a setting of containerd such as {_OF_CONTAINERD}"
     if line.kind is LineKind.SYSCTL and not _SYSCTL.fullmatch(name):
         yield place, f"'{name}' is not the name of a setting such as net.core.somaxconn"
     elif line.kind is LineKind.SYSCTL and _PROGRAMS.fullmatch(name.replace("/", ".")):

@@ -11,8 +11,10 @@ import re
 from collections.abc import Iterator
 
 from fairlead.node.host import Absent, Host
+from fairlead.node.sources import containerd
 from fairlead.node.tuning.boot_settings import (
     COMMAND_LINE,
+    NOT_SET,
     kernel_argument,
     kubelet_command,
     kubelet_setting,
@@ -59,6 +61,10 @@ def targets(host: Host, line: ProfileLine) -> tuple[str, ...]:
             return (COMMAND_LINE,)
         case LineKind.KUBELET:
             return (kubelet_command(host),)
+        case LineKind.CONTAINERD:
+            if not containerd.is_reachable(host):
+                raise OSError(containerd.NOT_REACHABLE)
+            return (containerd.CONFIG,)
 
 
 def _runtime_limits(host: Host) -> Iterator[str]:
@@ -89,6 +95,9 @@ def read_value(host: Host, line: ProfileLine, target: str) -> str:
         return kernel_argument(host, line.name)
     if line.kind is LineKind.KUBELET:
         return kubelet_setting(host, target, line.name)
+    if line.kind is LineKind.CONTAINERD:
+        found = containerd.setting(containerd.read(host), line.name)
+        return NOT_SET if found is None else found
     return read_target(host, target)
 
 
@@ -99,8 +108,10 @@ def read_target(host: Host, target: str) -> str:
     return chosen[1] if chosen else normal(text)
 
 
-def why_absent(line: ProfileLine) -> str:
+def why_absent(line: ProfileLine, said: str) -> str:
     """Return why the machine lacks the target of a line, as far as its files say."""
+    if line.kind is LineKind.CONTAINERD:
+        return said
     if line.kind is not LineKind.SYSCTL:
         return "the machine has none"
     if line.name.startswith("net"):

@@ -103,8 +103,8 @@ def _on_host(host: Host, wanted: _Wanted) -> Sequence[TuningFinding]:
 def _of_target(host: Host, wanted: _Wanted, target: str) -> TuningFinding:
     try:
         actual = read_value(host, wanted.line, target)
-    except Absent:
-        return _absent(wanted.line, why_absent(wanted.line), target)
+    except Absent as error:
+        return _absent(wanted.line, why_absent(wanted.line, str(error)), target)
     except OSError as error:
         return _of(wanted.line, SettingState.UNREADABLE, target=target, why=_said(error))
     return _compared(wanted, actual, target)
