@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.kubernetes.core import Container, PodTemplate
+from fairlead.api.kubernetes.core import Container, Event, EventSource, PodTemplate
 from fairlead.decide.images.outlook import NOT_MEASURED, GangOutlook, PullRates, outlook, size_text
+from fairlead.decide.images.pulled import pulls_of
 from fairlead.decide.images.view import ImageNode
 from fairlead.testing.builders import make_job, make_placement
 
@@ -40,6 +41,13 @@ def pulled(image: str, seconds: str, size: int = 11 * 10**8) -> str:
     )
 
 
+def measured(*pulls: tuple[str, str]) -> PullRates:
+    """Return the rates of pulls: of each its node, and what its kubelet says."""
+    return PullRates.measured(pulls_of(
+        Event(source=EventSource(host=node), message=message) for node, message in pulls
+    ))  # fmt: skip
+
+
 GBS = PullRates({"r.example": 1.1e9}, {})
 
 
@@ -54,9 +62,9 @@ def test_what_is_left_is_counted_on_nodes_that_say_what_they_have() -> None:
 
 
 def test_a_gang_starts_with_the_node_that_pulls_longest() -> None:
-    rates = PullRates.measured(
-        [("n1", pulled(IMAGE, "1s")), ("n5", pulled("r.example/any", "10s")),
-         ("n6", pulled("s.example/any", "1ms"))]
+    rates = measured(
+        ("n1", pulled(IMAGE, "1s")), ("n5", pulled("r.example/any", "10s")),
+        ("n6", pulled("s.example/any", "100ms")),
     )  # fmt: skip
     assert (rates.of("n5", IMAGE), rates.of("n6", IMAGE)) == (1.1e8, 6.05e8)
     found = of(3, rates)
@@ -101,11 +109,12 @@ def test_an_image_that_is_on_all_nodes_is_no_matter() -> None:
 
 @pytest.mark.parametrize(
     ("time", "seconds"),
-    [("4.94s", 4.94), ("2m3.5s", 123.5), ("1h0m1s", 3601.0), ("950ms", 0.95), ("9.5µs", 9.5e-6)],
+    [("4.94s", 4.94), ("2m3.5s", 123.5), ("1h0m1s", 3601.0), ("950ms", 0.95),
+     ("20500.5µs", 0.0205005)],
 )  # fmt: skip
 def test_the_rate_is_read_from_the_words_of_kubelets(time: str, seconds: float) -> None:
     size = 605 * 10**6
-    rates = PullRates.measured([("n1", pulled(IMAGE, time, size))])
+    rates = measured(("n1", pulled(IMAGE, time, size)))
     assert rates.of("n2", IMAGE) == pytest.approx(size / seconds)
     assert rates.of("n1", OTHER) == rates.of("n2", IMAGE), "it is of the same registry"
     assert rates.of("n1", "s.example/torch:1") is None
@@ -118,7 +127,7 @@ def test_what_is_no_measure_counts_for_nothing() -> None:
         f'Container image "{IMAGE}" already present on machine',
         small.replace("300", "9" * 40), small.replace("1s", "....s").replace("300", "999999999"),
     ]  # fmt: skip
-    assert PullRates.measured([("n1", text) for text in texts]) == NOT_MEASURED
+    assert measured(*(("n1", text) for text in texts)) == NOT_MEASURED
     assert NOT_MEASURED.of("n1", IMAGE) is None
 
 

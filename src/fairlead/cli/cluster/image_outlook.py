@@ -13,6 +13,7 @@ from fairlead.api.resources import EVENTS, NODES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.cli.connection.transport import Api
 from fairlead.decide.images.outlook import NOT_MEASURED, GangOutlook, PullRates, outlook
+from fairlead.decide.images.pulled import pulls_of
 from fairlead.decide.images.view import ImageNode
 from fairlead.decide.images.wishes import is_starting
 
@@ -38,7 +39,7 @@ def image_outlook(api: Api, job: Job, place: Placement | Nomination | None = Non
         events = api.list(EVENTS, namespace=job.metadata.namespace, field_selector="reason=Pulled")
     except Forbidden:
         events = ()
-    rates = PullRates.measured((each.source.host, each.message) for each in events)
+    rates = PullRates.measured(pulls_of(events))
     return outlook(job, place, nodes, rates)
 
 

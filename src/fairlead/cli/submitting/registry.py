@@ -80,14 +80,19 @@ class _Logins(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class RegistryImage:
-    """An image as its registry has it. `size_bytes` is of the compressed layers, of the first
+    """An image as its registry has it. `layers` are compressed bytes by digest, of the first
     architecture that it is for.
     """
 
     image: str
     digest: str
-    size_bytes: int
+    layers: Mapping[str, int]
     architectures: tuple[str, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Return the size of all layers, compressed."""
+        return sum(self.layers.values())
 
     @property
     def words(self) -> str:
@@ -194,8 +199,8 @@ class _Repository:
             kinds = {self._config(manifest.config.digest).architecture: None}
         if not manifest.layers:
             raise _NoImage("it has no layers")
-        size = sum(max(each.size, 0) for each in manifest.layers)
-        return RegistryImage(self._image, digest, size, tuple(filter(None, kinds)))
+        layers = {each.digest: max(each.size, 0) for each in manifest.layers}
+        return RegistryImage(self._image, digest, layers, tuple(filter(None, kinds)))
 
     def _manifest(self, reference: str) -> tuple[_Manifest, str]:
         body = self._get(f"manifests/{reference}", ", ".join((*_INDEXES, *_MANIFESTS)))

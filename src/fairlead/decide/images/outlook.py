@@ -8,7 +8,6 @@ is in the rates, which are sizes by the time that pulls took.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -17,20 +16,12 @@ from statistics import median
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Nomination, Placement
 from fairlead.api.kubernetes.core import PodSpec
-from fairlead.api.kubernetes.image_names import full_image_name, images_of
+from fairlead.api.kubernetes.image_names import images_of
 from fairlead.decide.images.plan import registry_of
+from fairlead.decide.images.pulled import ImagePull
 from fairlead.decide.images.view import ImageNode
 from fairlead.decide.words import duration
 
-#: Smaller images say nothing of a rate: their pulls are mostly waiting.
-_MEASURED_BYTES_MIN = 50 * 10**6
-#: A kubelet's words (`pkg/kubelet/images/image_manager.go`, since 1.30 with the size).
-_PULLED = re.compile(
-    r'^Successfully pulled image "(?P<image>[^"]{1,512})" in (?P<time>[\dhmsµn.]+) '
-    r".*Image size: (?P<size>\d{1,15}) bytes"
-)
-_PARTS = re.compile(r"(\d{1,9}(?:\.\d{1,9})?)(h|ms|m|s|µs|ns)")
-_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}
 _UNIT, _UNITS = 1000.0, ("B", "kB", "MB", "GB", "TB", "PB")
 
 
@@ -50,20 +41,14 @@ class PullRates:
     of_node: Mapping[tuple[str, str], float]
 
     @classmethod
-    def measured(cls, pulls: Iterable[tuple[str, str]]) -> PullRates:
-        """Return the rates of pulls: the node of each, and the words of its kubelet about it."""
+    def measured(cls, pulls: Iterable[ImagePull]) -> PullRates:
+        """Return the rates of pulls, of those that say one."""
         by_registry: dict[str, list[float]] = defaultdict(list)
         by_node: dict[tuple[str, str], list[float]] = defaultdict(list)
-        for node, message in pulls:
-            found = _PULLED.match(message)
-            if found is None or int(found["size"]) < _MEASURED_BYTES_MIN:
-                continue
-            parts = _PARTS.findall(found["time"])
-            seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-            if seconds > 0:
-                registry = registry_of(full_image_name(found["image"]))
-                by_registry[registry].append(int(found["size"]) / seconds)
-                by_node[node, registry].append(int(found["size"]) / seconds)
+        for pull in pulls:
+            if (rate := pull.bytes_per_second) is not None:
+                by_registry[pull.registry].append(rate)
+                by_node[pull.node, pull.registry].append(rate)
         return cls(
             {key: median(rates) for key, rates in by_registry.items()},
             {key: median(rates) for key, rates in by_node.items()},

@@ -17,7 +17,7 @@ from fairlead.api import names
 from fairlead.api.cluster.image_set import ImageSet
 from fairlead.decide.images.plan import StartPull
 from fairlead.decide.images.policy import ImagesPolicy
-from fairlead.model.asks.image_pulls import PULL_COMMAND
+from fairlead.model.asks.image_pulls import PULL_COMMAND, PULL_PREFIX
 
 _USER = 65532
 #: For a file of that name in an image, which must not compute for free.
@@ -54,7 +54,7 @@ def of_set(image_set: ImageSet) -> Taken:
 def name_of(action: StartPull) -> str:
     """Return the name of the pod: the same for the same image, node and owner."""
     text = f"{action.owner.uid}/{action.node_uid}/{action.image}"
-    return f"image-pull-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
+    return f"{PULL_PREFIX}{hashlib.sha256(text.encode()).hexdigest()[:16]}"
 
 
 def pull_pod(action: StartPull, taken: Taken, policy: ImagesPolicy) -> dict[str, Any]:

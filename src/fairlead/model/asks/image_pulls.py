@@ -16,6 +16,8 @@ from fairlead.api.values.quantity import QuantityError, resources_to_base
 
 #: No image has this file. One that has runs it as a user without rights, under the pod's limits.
 PULL_COMMAND = "/fairlead.dev/pulls-and-runs-nothing"
+#: Names of these pods begin with it.
+PULL_PREFIX = "image-pull-"
 
 
 def is_pull(pod: Pod) -> bool:

@@ -200,3 +200,32 @@ def test_submit_says_what_the_registry_has_and_stores_nothing_where_there_is_non
     )
     assert run([*asked, f"{registry.host}/team/torch:2"]) != 0
     assert "there is no image" in capsys.readouterr().err
+
+
+def test_layers_that_images_share_count_once_and_only_named_registries_are_asked(
+    registry: Registry, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    other = [LAYERS[0], {"digest": "sha256:z", "size": 5 * 10**8}]
+    config = {"digest": digest_of(CONFIG)}
+    registry.put("manifests/2", json.dumps({"config": config, "layers": other}).encode())
+    elsewhere = Registry()  # is not served: whoever asked it would wait
+    images = {f"{registry.host}/team/torch:{tag}": 1 for tag in (1, 2, 3)}
+    api = FakeApi()
+    api.create(NODES.raw, to_wire(make_node("n", images={**images, elsewhere.image: 1})))
+    serve(monkeypatch, api)
+    assert run(["images", "--all", "--layers", registry.host, "-o", "json"]) == 0
+    out, err = capsys.readouterr()
+    assert [tuple(each.values())[1:] for each in json.loads(out)] == [
+        (2, 8_500_000_000, 8_000_000_000, 500_000_000),
+        (2, 8_200_000_000, 8_000_000_000, 200_000_000),
+    ]
+    assert f"there is no image {registry.host}/team/torch:3" in err
+    assert "2 images of 16.7 GB: 8.7 GB with each layer counted once" in err
+    assert run(["images", "--all", "--layers", registry.host]) == 0
+    header, first, _ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["IMAGE", "LAYERS", "COMPRESSED", "SHARED", "OWN"]
+    assert first.split()[1:] == ["2", "8.5", "GB", "8", "GB", "500", "MB"]
+    assert run(["images", "--all", "--layers", registry.host, "-o", "csv"]) == 0
+    assert "ownBytes" in capsys.readouterr().out.splitlines()[0]
+    assert elsewhere.seen == []
+    elsewhere.server.server_close()
