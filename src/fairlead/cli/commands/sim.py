@@ -18,6 +18,7 @@ from fairlead.api.resources import JOBS, NODES
 from fairlead.api.values.times import parse_time
 from fairlead.charts import percent
 from fairlead.cli.commands.history import LIMIT_MAX
+from fairlead.cli.commands.sim_registry import registry
 from fairlead.cli.connection.common import Common, common, now, seconds_of
 from fairlead.cli.connection.completers import complete_profiles
 from fairlead.cli.formats.table import Align, Column
@@ -67,10 +68,14 @@ _HEAD_BYTES = 64 * 1024
       fairlead sim run examples/scenarios/lemon-nodes.yaml --out lemons
       fairlead sim compare week week-fifo
       fairlead sim replay week --trace-job job-00017
+      fairlead sim registry --nodes 1000 --image 17G
     """
 )
 def sim() -> None:
     """Simulate a cluster under a load: the real controllers, in virtual time."""
+
+
+sim.add_command(registry)
 
 
 @contextmanager
