@@ -80,6 +80,11 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     yield from traffic.conflicts(settings.traffic)
     yield from shaping.conflicts(settings)
     yield from _of_repairs(settings.repairs)
+    if settings.tuning.kubelet_directory and not settings.repairs.reboots:
+        yield (
+            "tuning.kubeletDirectory",
+            "it takes repairs.reboots: the kubelet reads it at its start",
+        )
     for path, codes in (("gpu.xid", settings.gpu.xid), ("gpu.sxid", settings.gpu.sxid)):
         for code in codes:
             if not (code.isascii() and code.isdecimal()):

@@ -236,6 +236,11 @@ class TuningSettings(Section, frozen=True):
         str, Meta(min_length=1, max_length=512, description="File of what was set, and of what "
                   "was there before."),
     ] = "/var/lib/fairlead/tuning.json"  # fmt: skip
+    kubelet_directory: Annotated[
+        str, Meta(max_length=512, description="Directory of the kubelet's drop-ins (--config-dir) "
+                  "where apply keeps one of its own, written before a reboot that health asks for; "
+                  "empty: none, and the kubelet's settings are only verified."),
+    ] = ""  # fmt: skip
     period_seconds: Annotated[int, within(1, 600, "Time between two looks at all settings.")] = 300
     severity: Annotated[Severity, about("Of the fault that something differs.")] = Severity.INFO
 

@@ -214,6 +214,7 @@ def tune(
     try:
         if restores:
             outcome = tuning.restore(host, record=kept)
+            _remove_drop_in(common_, host, tuned.kubelet_directory)
         else:
             wanted = tuning.load_profile(name)
             known = tuning.read_facts(host, tuned.facts | facts_of(facts))
@@ -231,6 +232,17 @@ def tune(
     not_restored = any(each.why and not each.is_left for each in outcome.restored)
     drifts = any(each.state.is_drift for each in outcome.findings)
     return Exit.FAILED if drifts or not_restored else Exit.OK
+
+
+def _remove_drop_in(common_: Common, host: Host, directory: str) -> None:
+    from fairlead.node.tuning import remove_drop_in
+
+    try:
+        if directory and remove_drop_in(host, directory):
+            common_.note("note: the kubelet's drop-in is removed; it counts from its next start")
+    except OSError as error:
+        raise fail(Code.DATA_UNWRITABLE, f"{error.filename}: {error.strerror}",
+                   help=("remove the file by hand",)) from error  # fmt: skip
 
 
 def _show_tuning(common_: Common, outcome: TuningOutcome) -> None:
@@ -437,14 +449,18 @@ async def _run(host: Host, settings: AgentSettings, state: State, report: Path) 
     from fairlead.app.signals import stop_on_signals
     from fairlead.node.agent import Agent
     from fairlead.node.repairs import Repairs
+    from fairlead.node.sources.tuning import restart_setter
     from fairlead.runtime.logs import configure
 
     log = configure(clock=host.clock)
-    asked = settings.repairs
+    asked, repairs = settings.repairs, None
+    if asked.requests:
+        before = restart_setter(host, settings)
+        repairs = Repairs(host, asked, state, log=log, before_reboot=before)
     running = Agent(
         host, sources(host, settings), state, report=report,
         read_seconds_max=settings.read_seconds_max, report_seconds=settings.report_seconds,
-        repairs=Repairs(host, asked, state, log=log) if asked.requests else None, log=log,
+        repairs=repairs, log=log,
     )  # fmt: skip
     stop_on_signals(running.stop)
     with closing(state), writing(report):

@@ -51,9 +51,18 @@ class Repairs:
     """Used by one event loop; `step` is called once a second."""
 
     def __init__(
-        self, host: Host, settings: RepairSettings, state: State, *, log: Logger = SILENT
+        self,
+        host: Host,
+        settings: RepairSettings,
+        state: State,
+        *,
+        log: Logger = SILENT,
+        before_reboot: Callable[[], None] = lambda: None,
     ) -> None:
-        """StateError when what was done before cannot be read."""
+        """StateError when what was done before cannot be read. `before_reboot` is called in a
+        thread before the machine is asked to start again; an OSError of it is logged.
+        """
+        self._before_reboot = before_reboot
         self._host = host
         self._settings = settings
         self._state = state
@@ -101,6 +110,11 @@ class Repairs:
             return AfterStep()
         self._keep(kept)
         self._log.warning("Carries out a request", action=request.action.value, id=request.id)
+        if request.action is Action.REBOOT:
+            try:
+                await in_thread(self._before_reboot)
+            except OSError as error:
+                self._log.warning("Left settings as they are before a reboot", exc_info=error)
         outcome = await in_thread(partial(perform, settings, request, facts.gpus))
         return self._after(kept, facts, outcome)
 

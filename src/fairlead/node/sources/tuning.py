@@ -1,12 +1,13 @@
 """Settings of the machine that are not as its profile says: one fault, with the differences.
 
 In mode `apply` the read also sets what differs and takes effect at once. Without a profile it
-restores what an earlier one had set. Nothing else of the agent changes the machine.
+restores what an earlier one had set. What counts from the kubelet's next start is a fault of its
+own, which asks for a reboot; `restart_setter` is called before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,23 +17,41 @@ import msgspec
 from fairlead.api.cluster.node_report import SettingState, TuningMode
 from fairlead.input.errors import CliError
 from fairlead.input.sections import read_text
-from fairlead.model.health.faults import Action, Moment, Observation, identity, observed, steady
+from fairlead.model.health.faults import (
+    Action,
+    Moment,
+    Observation,
+    Severity,
+    identity,
+    observed,
+    steady,
+)
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import Judged, SignalSource
 from fairlead.node.tuning import (
+    NO_PROFILE,
+    DropIn,
     ReadyProfile,
     TuningFinding,
     TuningOutcome,
+    drop_in,
+    is_kubelet_down,
     parse_profile,
     profile_path,
     read_facts,
     restore,
+    take_back,
     tune,
     verify,
+    write_drop_in,
 )
 
-SOURCE, DRIFT = "tuning", "tuning-drift"
+SOURCE, DRIFT, RESTART = "tuning", "tuning-drift", "tuning-restart"
+_KUBELET = "kubelet"
+_EARLIER = "earlier profile"
+#: Looks in a row at which the kubelet is down until its drop-in is taken back.
+_LOOKS_DOWN = 2
 #: Differences that are kept for the report.
 DIFFERENCES_MAX = 64
 
@@ -44,6 +63,9 @@ class TuningFacts:
     profile: str
     outcome: TuningOutcome
     facts: dict[str, int]
+    #: None: the agent has no drop-in of the kubelet, or `restart_why` it is not known.
+    restart: DropIn | None = None
+    restart_why: str = ""
 
 
 class TuningMemory(msgspec.Struct, frozen=True, rename="camel"):
@@ -71,6 +93,7 @@ class TuningReader:
         self._record = Path(settings.record)
         self._text = ""
         self._profile: ReadyProfile | None = None
+        self._looks_down = 0
         if settings.profile:
             self._path = profile_path(settings.profile)
             self._load()
@@ -90,9 +113,11 @@ class TuningReader:
         """
         if not self._settings.profile:
             restored = restore(self._host, record=self._record)
-            if all(each.is_left or not each.why for each in restored.restored):
+            kept = self._restart(NO_PROFILE, {})
+            has_kept = kept[0] is not None and kept[0].needs_restart
+            if not has_kept and all(each.is_left or not each.why for each in restored.restored):
                 raise Absent("tuning.profile is not set")
-            return TuningFacts("", restored, {})
+            return TuningFacts("", restored, {}, *kept)
         try:
             profile = self._load()
         except CliError as error:
@@ -103,7 +128,40 @@ class TuningReader:
             outcome = tune(self._host, profile, facts, record=self._record)
         else:
             outcome = TuningOutcome(verify(self._host, profile, facts))
-        return TuningFacts(profile.profile.name, outcome, facts)
+        return TuningFacts(profile.profile.name, outcome, facts, *self._restart(profile, facts))
+
+    def _restart(
+        self, profile: ReadyProfile, facts: Mapping[str, int]
+    ) -> tuple[DropIn | None, str]:
+        """Return how the kubelet's drop-in is; take one back with which the kubelet does not run.
+
+        A kubelet that is down at two looks in a row does not run.
+        """
+        directory = self._settings.kubelet_directory
+        if not directory or self._settings.mode is not TuningMode.APPLY:
+            return None, ""
+        try:
+            self._looks_down = self._looks_down + 1 if is_kubelet_down(self._host) else 0
+            if self._looks_down >= _LOOKS_DOWN:
+                take_back(self._host, directory)
+            return drop_in(self._host, directory, profile, facts), ""
+        except (Absent, OSError) as error:
+            return None, f"{RESTART}: {error}"
+
+    def set_for_restart(self) -> None:
+        """Make the kubelet's drop-in what the profile wants, right before a reboot; OSError."""
+        directory = self._settings.kubelet_directory
+        if not directory or self._settings.mode is not TuningMode.APPLY:
+            return
+        try:
+            profile = self._load() if self._settings.profile else NO_PROFILE
+        except CliError as error:
+            raise OSError(f"the profile: {error.problems[0].message}") from error
+        facts = read_facts(self._host, self._settings.facts)
+        try:
+            write_drop_in(self._host, directory, drop_in(self._host, directory, profile, facts))
+        except Absent as error:
+            raise OSError(str(error)) from error
 
 
 def judge(
@@ -115,17 +173,24 @@ def judge(
     differences = tuple(each for each in found if each.state.is_drift)
     not_restored = tuple(each for each in facts.outcome.restored if each.why and not each.is_left)
     observations: list[Observation] = []
-    if differences or not_restored:
-        parts = [each.words for each in differences]
+    refused = facts.restart is not None and facts.restart.is_refused
+    if differences or not_restored or refused:
+        parts = ["the kubelet did not run with its drop-in, which was taken back"] * refused
+        parts += [each.words for each in differences]
         parts += [f"{each.setting} is not restored: {each.why}" for each in not_restored]
         number = len(differences) + len(not_restored)
         text = f"{number} of {len(found) + len(not_restored)}: {'; '.join(parts)}"
         verdict = steady(settings.tuning.severity, Action.NONE, settings.stable_seconds)
-        of = identity(DRIFT, facts.profile or "earlier profile")
+        of = identity(DRIFT, facts.profile or _EARLIER)
         observations.append(observed(of, verdict, text, at))
+    observations += _of_restart(facts, settings, at)
     unreadable = tuple(f"{each.setting}: {each.why}" for each in found
                        if each.state is SettingState.UNREADABLE)  # fmt: skip
     is_blind = bool(found) and len(unreadable) == len(found)
+    seen = frozenset[str]() if is_blind else None
+    if facts.restart_why:  # a fault that asks for a restart is neither there nor over
+        unreadable = (*unreadable, facts.restart_why)
+        seen = frozenset[str]() if is_blind else frozenset({facts.profile or _EARLIER})
     return Judged(
         TuningMemory(
             facts.profile, settings.tuning.mode, facts.facts, _values(found),
@@ -133,8 +198,21 @@ def judge(
             tuple(f"{each.setting}: {each.why}" for each in found
                   if each.state is SettingState.NOT_JUDGED)[:DIFFERENCES_MAX],
         ),
-        tuple(observations), frozenset() if is_blind else None, unreadable=unreadable,
+        tuple(observations), seen, unreadable=unreadable,
     )  # fmt: skip
+
+
+def _of_restart(facts: TuningFacts, settings: AgentSettings, at: Moment) -> list[Observation]:
+    """Return the fault that asks for a reboot, in which the kubelet's drop-in changes."""
+    restart = facts.restart
+    if restart is None or not restart.needs_restart:
+        return []
+    names = ", ".join(restart.settings)
+    text = f"counts from the kubelet's next start: {names}" if names else (
+        "what an earlier profile had set in the kubelet's drop-in goes with its next start"
+    )  # fmt: skip
+    verdict = steady(Severity.INFO, Action.REBOOT, settings.stable_seconds)
+    return [observed(identity(RESTART, _KUBELET), verdict, text, at)]
 
 
 def _values(findings: Sequence[TuningFinding]) -> dict[str, str]:
@@ -146,9 +224,14 @@ def _values(findings: Sequence[TuningFinding]) -> dict[str, str]:
 def source(host: Host, settings: AgentSettings) -> SignalSource[TuningFacts, TuningMemory] | None:
     """Return the source; None without a profile and with nothing that was set. CliError."""
     tuned = settings.tuning
-    if not tuned.profile and not Path(tuned.record).exists():
+    if not (tuned.profile or tuned.kubelet_directory or Path(tuned.record).exists()):
         return None
     return SignalSource(
-        SOURCE, (DRIFT,), TuningMemory, TuningReader(host, tuned).read,
+        SOURCE, (DRIFT, RESTART), TuningMemory, TuningReader(host, tuned).read,
         partial(judge, settings=settings), period_seconds=tuned.period_seconds,
     )  # fmt: skip
+
+
+def restart_setter(host: Host, settings: AgentSettings) -> Callable[[], None]:
+    """Return what is called right before a reboot; CliError."""
+    return TuningReader(host, settings.tuning).set_for_restart

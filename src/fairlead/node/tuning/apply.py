@@ -20,7 +20,7 @@ import msgspec
 
 from fairlead.api.cluster.node_report import SettingState
 from fairlead.node.host import Absent, Host
-from fairlead.node.tuning.profile import MachineProfile, ReadyProfile, ready
+from fairlead.node.tuning.profile import NO_PROFILE, ReadyProfile
 from fairlead.node.tuning.record import TargetEntry, open_record
 from fairlead.node.tuning.values import read_target, set_by_administrator, write_value
 from fairlead.node.tuning.verify import TuningFinding, verify
@@ -143,7 +143,7 @@ def tune(
 
 def restore(host: Host, *, record: Path) -> TuningOutcome:
     """Restore all that was set on this machine since it started; RecordError, NotAHost."""
-    return tune(host, ready(MachineProfile(name="none")), {}, record=record)
+    return tune(host, NO_PROFILE, {}, record=record)
 
 
 def _unwanted(

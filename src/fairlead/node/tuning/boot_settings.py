@@ -81,8 +81,16 @@ def kubelet_command(host: Host) -> str:
     raise Absent("no kubelet runs as a unit of systemd")
 
 
-def kubelet_setting(host: Host, command: str, name: str) -> str:
-    """Return a setting of KubeletConfiguration, with / between levels; NOT_SET; Absent, OSError."""
+def kubelet_directory(host: Host, command: str) -> str:
+    """Return the directory of the kubelet's drop-ins; "" for none. Absent, OSError."""
+    return _flag(host.present(command).split("\0"), "config-dir") or ""
+
+
+def kubelet_setting(host: Host, command: str, name: str, *, without: str = "") -> str:
+    """Return a setting of KubeletConfiguration, with / between levels; NOT_SET; Absent, OSError.
+
+    `without` names a drop-in that does not count.
+    """
     arguments = host.present(command).split("\0")
     whole = name.partition("/")[0]
     flag = _FLAGS.get(name) or _WORDS.sub("-", whole).lower()
@@ -92,7 +100,7 @@ def kubelet_setting(host: Host, command: str, name: str) -> str:
     if given is not None:
         return given
     value: object = None
-    for table in _tables(host, arguments):
+    for table in _tables(host, arguments, without):
         here: object = table
         for step in name.split("/"):
             here = here.get(step) if isinstance(here, Mapping) else None
@@ -115,13 +123,14 @@ def _flag(arguments: Sequence[str], name: str) -> str | None:
     return found
 
 
-def _tables(host: Host, arguments: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _tables(host: Host, arguments: Sequence[str], without: str) -> Iterator[Mapping[str, Any]]:
     """Yield what the files of the kubelet say, the one that wins last."""
     file, directory = _flag(arguments, "config"), _flag(arguments, "config-dir")
     if file:
         yield _parsed(host.text(file), file)
     if directory:
-        drop_ins = [name for name in host.names(directory) if name.endswith(".conf")]
+        names = (name for name in host.names(directory) if name != without)
+        drop_ins = [name for name in names if name.endswith(".conf")]
         for name in drop_ins[:_DROP_INS_MAX]:
             yield _parsed(host.text(directory, name), f"{directory}/{name}")
 

@@ -172,6 +172,9 @@ def ready(profile: MachineProfile) -> ReadyProfile:
     ))  # fmt: skip
 
 
+NO_PROFILE = ready(MachineProfile(name="none"))
+
+
 def shipped_names() -> tuple[str, ...]:
     """Return the names of the profiles that come with Fairlead."""
     return tuple(sorted(path.stem for path in SHIPPED.glob("*.yaml")))

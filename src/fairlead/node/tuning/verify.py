@@ -51,6 +51,11 @@ class _Wanted:
     least: int | None
     formula: str
 
+    @property
+    def value(self) -> str:
+        """The value that would be set."""
+        return str(self.least) if self.least is not None else self.line.accepted[0]
+
 
 def verify(
     host: Host, profile: ReadyProfile, facts: Mapping[str, int]
@@ -72,6 +77,12 @@ def compare(want: WantedLine, facts: Mapping[str, int], actual: str | None) -> T
     if actual is None:
         return _of(want.line, SettingState.NOT_JUDGED, why="the value is not reported")
     return _compared(counted, actual)
+
+
+def value_wanted(want: WantedLine, facts: Mapping[str, int]) -> str:
+    """Return the value that would be set; "" where the line wants nothing."""
+    counted = _counted(want, facts)
+    return counted.value if isinstance(counted, _Wanted) else ""
 
 
 def _counted(want: WantedLine, facts: Mapping[str, int]) -> _Wanted | TuningFinding:
@@ -113,7 +124,6 @@ def _of_target(host: Host, wanted: _Wanted, target: str) -> TuningFinding:
 def _compared(wanted: _Wanted, actual: str, target: str = "") -> TuningFinding:
     line, least = wanted.line, wanted.least
     shown = f"at least {least}" if least is not None else " or ".join(line.accepted)
-    write = str(least) if least is not None else line.accepted[0]
     is_good = is_at_least(actual, least) if least is not None else actual in line.accepted
     if is_good is None:
         why = f"'{actual[:40]}' is no number"
@@ -121,7 +131,8 @@ def _compared(wanted: _Wanted, actual: str, target: str = "") -> TuningFinding:
     at_once = line.kind.is_set_at_once
     return _of(
         line, SettingState.AS_WANTED if is_good else SettingState.DIFFERS, target=target,
-        actual=actual, wanted=shown, formula=wanted.formula, write=write if at_once else None,
+        actual=actual, wanted=shown, formula=wanted.formula,
+        write=wanted.value if at_once else None,
         why="" if is_good or at_once else line.kind.remedy.format(line.name.upper()),
     )  # fmt: skip
 
