@@ -180,6 +180,9 @@ def _values() -> Iterator[Target]:
     yield Target("cli.sessions.notebook:read_server", (b'{"url":"http://a/","token":"\xff"}',))
     yield text("api.values.indices:parse_indices", ("0-31", "1,3,5-7", "0-99:4%5"))
     yield text("api.values.node_limit:parse_limit", ("3", "10%"))
+    yield text(
+        "runtime.audit_export:parse_target", ("https://h/p?x", "tls://[::1]:6514", "file:///a")
+    )
     yield text("api.values.quantity:parse", ("500m", "16Gi", "2e3", "-1.5E"))
     yield text(
         "api.values.times:parse_time", ("2026-11-20T08:15:30.5Z", "2026-11-20T08:15:30+01:00")

@@ -22,6 +22,7 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, TEAM
 from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.values.times import format_time, parse_time
+from fairlead.runtime.audit import AuditQuery, AuditRecord, ChainCheck
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.promises.preemption_checker import PreemptionChecker
@@ -39,6 +40,16 @@ from fairlead.testing.builders import (
 )
 
 MIDDLE = {"metadata": {"name": "middle"}, "value": 5}
+
+
+async def _audit(world: World) -> list[AuditRecord]:
+    """What was recorded of takings; the chain is whole."""
+    found = [each async for page in world.history.query_audit(AuditQuery()) for each in page]
+    check = ChainCheck()
+    for each in found:
+        check.add(each)
+    assert check.end() == []
+    return found
 
 
 def test_an_urgent_gang_takes_the_nodes_of_whole_gangs_and_these_run_again_after_it() -> None:
@@ -64,6 +75,16 @@ def test_an_urgent_gang_takes_the_nodes_of_whole_gangs_and_these_run_again_after
     assert world is not None
     assert world.preemptions.preemptions == 2
     assert world.preemptions.nominations == 1
+    audit = run(_audit(world))
+    asked = [(each.kind, each.object, each.reason) for each in audit]
+    assert asked == [
+        ("Preempt", f"Job {key}", "Preempted")
+        for key in sorted(
+            f"{namespace}/{name}"
+            for (namespace, name) in world.checkers.finished
+            if name != "urgent"
+        )
+    ]
     finished = {key[1]: job for key, job in world.checkers.finished.items()}
     assert {job.status.state for job in finished.values()} == {"Succeeded"}
     assert finished["urgent"].status.finished_at < finished["low-0"].status.finished_at

@@ -2,6 +2,7 @@
 
     /fairlead/v1/history?namespace&name&uid&user&state&since&limit     JSON lines, latest end first
     /fairlead/v1/fleet/history?pool&action&since&limit                 JSON lines, latest first
+    /fairlead/v1/audit?after&kind&since&limit&order    JSON lines, in the order of the chain
     /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs?attempt&uid    JSON lines, one per member
     /fairlead/v1/decisions?limit                    decisions of the scheduler, the latest first
     /fairlead/v1/decisions/{cycle}                  one, with all that it was made on: a file
@@ -48,6 +49,7 @@ from fairlead.app.archive_guard import (
 )
 from fairlead.app.archive_query import (
     ANSWER_BYTES_MAX,
+    audit_query,
     fleet_query,
     history_query,
     log_lines,
@@ -145,6 +147,10 @@ class ArchiveApi:
                 case ["fairlead", "v1", "fleet", "history"]:
                     fleet_query(request.query)
                     return await self._answer_records(request, Book.FLEET, to_read_fleet())
+                case ["fairlead", "v1", "audit"]:  # of jobs of all namespaces, and of nodes
+                    audit_query(request.query)
+                    await self._check(request, to_read_fleet())
+                    return await self._answer_records(request, Book.AUDIT, to_read_history(""))
                 case ["fairlead", "v1", "namespaces", namespace, "jobs", job, "logs"]:
                     query = log_query(namespace, job, request.query)
                     await self._admit(request, to_read_logs(namespace))

@@ -27,6 +27,7 @@ from fairlead.app.messages import (
     RunLine,
     UseLine,
 )
+from fairlead.runtime.audit import AuditQuery, AuditRecord, audit_line
 from fairlead.runtime.history import (
     ATTEMPT_MAX,
     NUMBER_DIGITS_MAX,
@@ -48,6 +49,7 @@ from fairlead.runtime.history import (
 HISTORY_LIMIT_DEFAULT = 100
 HISTORY_LIMIT_MAX = 100_000
 JOB_NUMBER_MAX = 999_999_999
+NUMBER_MAX = 2**53
 ANSWER_BYTES_MAX = 256 << 20
 #: The year 9999, in seconds.
 INSTANT_MAX = 253_402_300_799.0
@@ -100,6 +102,18 @@ def run_query(parameters: Mapping[str, str]) -> RunQuery:
     )  # fmt: skip
 
 
+def audit_query(parameters: Mapping[str, str]) -> AuditQuery:
+    """Return the query of URL parameters; BadRequest says which is wrong."""
+    order = parameters.get("order", "")
+    if order not in ("", "latest"):
+        raise _wrong("order", order, "latest")
+    return AuditQuery(
+        after=whole(parameters, "after", most=NUMBER_MAX) or 0, kind=parameters.get("kind", ""),
+        since=_instant(parameters), last=order == "latest",
+        limit=whole(parameters, "limit", most=HISTORY_LIMIT_MAX) or HISTORY_LIMIT_DEFAULT,
+    )  # fmt: skip
+
+
 async def record_lines(
     history: History,
     book: Book,
@@ -121,6 +135,8 @@ async def record_lines(
             pages = _encoded_use(history.query_use(use_query(parameters)), runner)
         case Book.RUNS:
             pages = _encoded_runs(history.query_runs(run_query(parameters)), runner)
+        case Book.AUDIT:
+            pages = _encoded_audit(history.query_audit(audit_query(parameters)), runner)
         case _:
             assert_never(book)
     remedy = "ask for a shorter time, a user, a state or fewer records"
@@ -180,6 +196,17 @@ async def _encoded_decisions(
 ) -> AsyncIterator[bytes]:
     async for page in pages:
         yield await runner(partial(_lines, map(fleet_line, page)))
+
+
+async def _encoded_audit(
+    pages: AsyncIterator[Sequence[AuditRecord]], runner: Runner
+) -> AsyncIterator[bytes]:
+    async for page in pages:
+        yield await runner(partial(_audit_lines, page))
+
+
+def _audit_lines(records: Sequence[AuditRecord]) -> bytes:
+    return b"".join(audit_line(each) + b"\n" for each in records)
 
 
 async def _encoded_logs(logs: AsyncIterator[MemberLog], runner: Runner) -> AsyncIterator[bytes]:

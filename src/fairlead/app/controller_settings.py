@@ -33,6 +33,7 @@ from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.kubernetes.selectors import is_qualified_name
 from fairlead.api.names import BALLOON_IMAGE, ZONE
 from fairlead.api.values.bounds import PATH_MAX
+from fairlead.app.audit_settings import AuditSettings, conflicts_of_audit
 from fairlead.app.client_settings import SessionsSettings, SlurmSettings
 from fairlead.app.health_settings import HealthSettings, SilenceSettings, conflicts_of_tests
 from fairlead.app.images_settings import ImagesSettings
@@ -333,6 +334,7 @@ class ControllerSettings(Section, frozen=True):
     sessions: SessionsSettings = SessionsSettings()
     use: UseSettings = UseSettings()
     idle: IdleSettings = IdleSettings()
+    audit: AuditSettings = AuditSettings()
 
     def terms(self) -> JobTerms:
         """Return what these settings say of all jobs."""
@@ -402,6 +404,7 @@ def conflicts(settings: ControllerSettings) -> Iterator[tuple[str, str]]:
     yield from conflicts_of_tests(settings.health)
     yield from conflicts_of_notices(settings.notices)
     yield from conflicts_of_idle(settings.idle)
+    yield from conflicts_of_audit(settings.audit)
     levels = settings.topology.levels
     if len(levels) > LEVELS_MAX:
         yield "topology.levels", f"{len(levels)} levels; accepted: {LEVELS_MAX} at most"

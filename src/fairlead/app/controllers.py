@@ -53,6 +53,8 @@ from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.embedded.unscheduled import report_unscheduled
 from fairlead.kube.machine_contact import contact_machine
 from fairlead.model.pools.pool_nodes import PoolNodes
+from fairlead.runtime.audit_book import AuditBook
+from fairlead.runtime.audit_export import AuditExport, AuditTarget
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import History
@@ -85,12 +87,15 @@ class Controllers:
         connect: Connect = contact_machine,
         notices: NoticeSender | None = None,
         measured: Measured | None = None,
+        audit_targets: Sequence[AuditTarget] = (),
+        writer: str = COMPONENT,
     ) -> None:
         """`priority_classes` and `teams`: where another part of the process runs those mirrors.
 
         `providers` makes the providers of node pools; the default knows no simulated cloud.
         `connect` tries the machines of nodes; the default does not know virtual ones. `notices`
         sends those of jobs; without it none are sent. `measured`: nodes say what pods use.
+        `writer` names this process in audit records, which go to `audit_targets`.
         """
         self._connect, self._measured = connect, measured
         self._notices = notices
@@ -106,6 +111,8 @@ class Controllers:
             client, context.clock, COMPONENT, rng=context.streams("events"), log=context.log
         )
         self._metrics.watch_events(self._events)
+        self._audit = AuditBook(history, writer=writer, clock=context.clock, log=context.log)
+        self._audit_targets = audit_targets
         #: What the controllers read, and others may; the services among `services` keep it.
         self.mirrors = SharedMirrors(
             client, self._events, context=context, priority_classes=priority_classes,
@@ -147,6 +154,10 @@ class Controllers:
         if self._notices is not None and self._policies.notices.terms.is_enabled:
             sending = partial(self._run_notices, self._notices)
             services.append(SupervisedService("notices", sending))
+        if self._audit_targets:
+            export = AuditExport(self._history, self._audit, self._audit_targets,
+                                 rng=self._context.streams("audit"), log=self._log)  # fmt: skip
+            services.append(SupervisedService("audit", export.run))
         if self._policies.doctor.enabled:
             services.append(SupervisedService("doctor", self._run_doctor))
         if self._policies.health.enabled:
@@ -445,7 +456,7 @@ class Controllers:
         """Make the loop of a controller, whose mirrors run elsewhere."""
         loop = self._loops[controller.name] = ControllerLoop(
             controller, clock=self._clock, rng=self._context.streams(f"loop/{controller.name}"),
-            observer=self._metrics, log=self._log, options=options,
+            observer=self._metrics, log=self._log, options=options, audit=self._audit,
         )  # fmt: skip
         return loop
 

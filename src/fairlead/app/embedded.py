@@ -32,7 +32,7 @@ from fairlead.app.extensions import Extensions, Parts
 from fairlead.app.listen_address import ListenFailed
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.app.nodes import Nodes
-from fairlead.app.notice_senders import notice_senders
+from fairlead.app.notice_senders import audit_targets, notice_senders
 from fairlead.app.policies import Policies
 from fairlead.app.run_file import STORE_DIRECTORY
 from fairlead.app.server_tls import server_tls
@@ -55,6 +55,7 @@ from fairlead.embedded.virtual.contact import VirtualContact
 from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history import HISTORY_FILE
 from fairlead.history.sqlite import SqliteHistory
+from fairlead.runtime.audit_export import AuditTarget
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.metrics import Metrics
@@ -138,13 +139,13 @@ class Cluster:
                 providers=lambda pool: provider_of(pool, self._clouds, nodes.cloud),
                 connect=self._connect,
                 notices=self._senders(), measured=lambda: list(looks_of(nodes.measured_pods())),
+                audit_targets=self._targets(),
             )  # fmt: skip
             nodes: Nodes = Nodes(
                 self._settings, client, self._clock, pods=controllers.mirrors.pods,
                 nodes=controllers.mirrors.nodes, log=self._log,
             )  # fmt: skip
-            self._contact = nodes.contact
-            self.nodes_kept = await nodes.shrink()
+            self._contact, self.nodes_kept = nodes.contact, await nodes.shrink()
             lost: asyncio.Future[OSError] = asyncio.get_running_loop().create_future()
             store.on_failure(lost.set_result)
             supervisor = Supervisor(
@@ -179,6 +180,10 @@ class Cluster:
     def _senders(self) -> NoticeSender:
         settings = self._settings.controllers.notices
         return notice_senders(settings, self._clock, runs_commands=True)
+
+    def _targets(self) -> list[AuditTarget]:
+        settings = self._settings.controllers
+        return audit_targets(settings.audit, settings.notices)
 
     async def _connect(self, address: str, port: int, seconds: float) -> Contact:
         contact = self._contact

@@ -5,6 +5,7 @@
     /fairlead/v1/history?namespace&name&user&state&since&limit     JSON lines, the latest end first
     /fairlead/v1/use?namespace&job&uid&attempt                     JSON lines, a member each
     /fairlead/v1/runs?namespace&tag&since&limit                    JSON lines, a run each
+    /fairlead/v1/audit?after&kind&since&limit&order                JSON lines, in order
     /fairlead/v1/fleet/history?pool&action&since&limit             JSON lines, the latest first
     /fairlead/v1/namespaces/{namespace}/jobs/{job}/logs            a job's logs, from the archive
     /fairlead/v1/decisions?limit                      decisions of the scheduler, the latest first
@@ -101,6 +102,8 @@ class Extensions:
                 return await self._records(request, Book.USE)
             case ["runs"]:
                 return await self._records(request, Book.RUNS)
+            case ["audit"]:
+                return await self._records(request, Book.AUDIT)
             case ["fleet", "history"]:
                 return await self._records(request, Book.FLEET)
             case ["namespaces", namespace, "jobs", job, "logs"]:

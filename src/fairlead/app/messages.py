@@ -49,6 +49,7 @@ class Book(Enum):
     FLEET = "fleet/history"
     USE = "use"
     RUNS = "runs"
+    AUDIT = "audit"
 
 
 class ArchivedLog(msgspec.Struct, frozen=True, rename="camel"):
@@ -132,6 +133,24 @@ class FleetLine(msgspec.Struct, frozen=True, rename="camel"):
     reason: str
     message: str = ""
     facts: dict[str, Any] = {}
+
+
+class AuditLine(msgspec.Struct, frozen=True, rename="camel"):
+    """One audit record, as its endpoint and every export has it: a JSON line."""
+
+    number: int
+    at: str
+    at_ms: int
+    writer: str
+    id: str
+    kind: str
+    object: str
+    uid: str
+    reason: str
+    message: str
+    facts: dict[str, Any]
+    previous: str
+    digest: str
 
 
 class DecisionLine(msgspec.Struct, frozen=True, rename="camel"):

@@ -1,12 +1,15 @@
-"""The senders of notices of one process, from the settings."""
+"""The senders of notices and of audit records of one process, from the settings."""
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
+from fairlead.app.audit_settings import AuditSettings
 from fairlead.app.notices_settings import NoticesSettings
 from fairlead.decide.notices import parse_networks
-from fairlead.notices import CommandNotices, HttpNotices, MailNotices, Senders
+from fairlead.notices import CommandNotices, HttpNotices, MailNotices, Senders, audit_target
+from fairlead.runtime.audit_export import AuditTarget
 from fairlead.runtime.clock import Clock
 
 
@@ -21,3 +24,9 @@ def notice_senders(settings: NoticesSettings, clock: Clock, *, runs_commands: bo
         urls, mail=None if server is None else MailNotices(server, clock=clock),
         commands=CommandNotices() if runs_commands else None,
     )  # fmt: skip
+
+
+def audit_targets(audit: AuditSettings, notices: NoticesSettings) -> list[AuditTarget]:
+    """Return where audit records are sent, and what sends them."""
+    credentials = Path(notices.credentials_directory)
+    return [audit_target(each, credentials, asyncio.to_thread) for each in audit.addresses()]

@@ -18,8 +18,9 @@ from prometheus_client import CollectorRegistry, Counter, Gauge
 from fairlead import __version__
 from fairlead.app.answers_api import AnswersApi
 from fairlead.app.archive_api import ArchiveApi
+from fairlead.app.audit_settings import AuditSettings
 from fairlead.app.context import ProcessContext
-from fairlead.app.notice_senders import notice_senders
+from fairlead.app.notice_senders import audit_targets, notice_senders
 from fairlead.app.notices_settings import NoticesSettings
 from fairlead.app.replica import Replica, ReplicaLogSource, ReplicaSettings
 from fairlead.runtime.client import Client
@@ -42,6 +43,7 @@ class OperatorSettings:
     #: ask of the archive; None: neither.
     webhook: WebhookOptions | None = None
     notices: NoticesSettings = field(default_factory=NoticesSettings)
+    audit: AuditSettings = field(default_factory=AuditSettings)
 
 
 class ProbesFailed(Exception):
@@ -87,6 +89,7 @@ class ReplicaRun:
             context=context,
             archive=archive,
             notices=notice_senders(settings.notices, clock, runs_commands=False),
+            audit_targets=audit_targets(settings.audit, settings.notices),
             fenced=fenced.inc,
         )
         self.elector = replica.elector

@@ -9,7 +9,7 @@ several of them on one API.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TypeVar
@@ -29,6 +29,7 @@ from fairlead.controllers.notices import NoticeSender
 from fairlead.controllers.unreachable_nodes import Connect
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.kube.machine_contact import contact_machine
+from fairlead.runtime.audit_export import AuditTarget
 from fairlead.runtime.client import Client
 from fairlead.runtime.discovery import discover_groups
 from fairlead.runtime.fencing import LeaderClient, fence
@@ -77,15 +78,17 @@ class Replica:
         connect: Connect = contact_machine,
         notices: NoticeSender | None = None,
         measured: Measured | None = None,
+        audit_targets: Sequence[AuditTarget] = (),
         fenced: Callable[[int], None] = lambda _: None,
     ) -> None:
         """`fenced` is called at the start of each term with the number of jobs touched.
 
         `providers` makes the providers of node pools, `connect` tries the machines of nodes,
-        `notices` sends those of jobs; without it none are sent; `measured` reads simulated nodes.
+        `notices` sends those of jobs; without it none are sent; `measured` reads simulated nodes;
+        audit records go to `audit_targets`.
         """
         self._connect, self._measured = connect, measured
-        self._notices = notices
+        self._notices, self._audit_targets = notices, audit_targets
         self._settings = settings
         self._client = client
         self._history = history
@@ -148,6 +151,7 @@ class Replica:
             policies, client, self._history, context=context,
             priority_classes=self.priority_classes, teams=self.teams, providers=self._providers,
             connect=self._connect, notices=self._notices, measured=self._measured,
+            audit_targets=self._audit_targets, writer=self._settings.identity,
         )  # fmt: skip
         jobs = controllers.mirrors.jobs
         touched = await fence(client, jobs, term, rng=self._rng, options=self._settings.leader)

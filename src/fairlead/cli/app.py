@@ -109,6 +109,9 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "network": CommandEntry("network", "Show what teams and pods send where."),
         "tune": CommandEntry("tune", "Show what a tuning profile would change on the nodes."),
         "fleet": CommandEntry("fleet", "Show node pools, and what holds each back."),
+        "audit": CommandEntry(
+            "audit", "Show what was taken from jobs and the fleet, and verify its records."
+        ),
         "defrag": CommandEntry("defrag", "Show which gangs would move to free nodes."),
         "decisions": CommandEntry(
             "decisions", "Show what the scheduler decided, and make it again."

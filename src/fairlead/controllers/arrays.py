@@ -19,6 +19,7 @@ from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.status import ApiError, StatusCause
 from fairlead.api.validation.validate_array import validate_array
 from fairlead.api.values.indices import Indices, IndicesError, parse_indices
+from fairlead.controllers import takings
 from fairlead.controllers.array_index import ArrayIndex
 from fairlead.controllers.array_sets import ArraySets
 from fairlead.controllers.cluster_world import ClusterWorld
@@ -39,6 +40,7 @@ from fairlead.decide.arrays import (
     decide_array,
 )
 from fairlead.decide.attempts.notes import EventReason
+from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.element_sets import set_of
 from fairlead.runtime.barrier import Written
@@ -187,6 +189,12 @@ class ArraysController:
                 return part_key(key, job.metadata.name)
             case _:
                 assert_never(action)
+
+    def takings(self, action: Action) -> Sequence[Taking]:
+        """Return what an action takes, for the record before it."""
+        if isinstance(action, CancelElement) and action.stopped_early:
+            return (takings.early_stop(action),)
+        return ()
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""

@@ -21,6 +21,7 @@ from fairlead.api.resources import NODE_REPORTS, PODS
 from fairlead.api.status import ApiError
 from fairlead.api.values.egress import TEAM_BITS_MIN, TrafficDirection, egress_bits, rate_text
 from fairlead.api.values.times import format_time
+from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.network import (
     EgressMemory,
@@ -32,6 +33,7 @@ from fairlead.decide.network import (
     decide_shares,
     team_of,
 )
+from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
@@ -185,6 +187,10 @@ class EgressController:
     def key_of(self, action: SetShares) -> ObjectKey:
         """Return the object of an action."""
         return ("node", action.report.metadata.name)
+
+    def takings(self, action: SetShares) -> Sequence[Taking]:
+        """Return what an action takes, for the record before it."""
+        return takings.shaping(action)
 
     async def perform(self, action: SetShares) -> Written | None:
         """Write a node's shares; safe to repeat."""

@@ -31,6 +31,7 @@ from fairlead.cloud.provider import (
     RefusedByProvider,
 )
 from fairlead.cloud.registry import ProviderFactory
+from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.fleet_books import FleetBooks
 from fairlead.controllers.fleet_records import FleetRecords
@@ -43,6 +44,7 @@ from fairlead.decide.fleet.actions import (
     CreateFleet,
     DeleteNode,
     HoldPool,
+    Mark,
     NodeAction,
     PoolAction,
     RestartMachine,
@@ -63,6 +65,7 @@ from fairlead.decide.fleet.view import (
 )
 from fairlead.decide.fleet.waiting import gangs_in_order, lacks_nodes
 from fairlead.decide.rails.sight import Pulse
+from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.pools.pool_nodes import PoolNodes
@@ -322,6 +325,18 @@ class FleetController:
                 return ("", f"/{FLEET_NAME}")
             case _:
                 assert_never(action)
+
+    def takings(self, action: Action) -> Sequence[Taking]:
+        """Return what an action takes, for the record before it."""
+        match action:
+            case WriteFleet(fleet=fleet, decided=decided):
+                return takings.fleet_decisions(fleet.metadata, FLEETS.kind, decided)
+            case WritePool(pool=pool, decided=decided) | CallLaunch(pool=pool, decided=decided):
+                return takings.fleet_decisions(pool.metadata, NODE_POOLS.kind, decided)
+            case Mark() | Terminate() | RestartMachine() | BeginMaintenance():
+                return takings.machines(action)
+            case _:
+                return ()
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""

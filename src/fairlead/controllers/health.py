@@ -25,6 +25,7 @@ from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import FLEETS, NODE_REPORTS, NODE_TESTS, NODES, PODS
 from fairlead.api.status import ApiError, TooManyRequests
+from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.fleet_books import FleetBooks
 from fairlead.controllers.fleet_records import FleetRecords
@@ -54,6 +55,7 @@ from fairlead.decide.health.testing import (
 )
 from fairlead.decide.rails.books import CreateFleet, WriteFleet
 from fairlead.decide.rails.sight import Pulse
+from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.health.node_record import record_of
 from fairlead.model.health.windows import drain_of
@@ -347,6 +349,18 @@ class HealthController:
                 return ("", "/note")
             case _:
                 assert_never(action)
+
+    def takings(self, action: Action) -> Sequence[Taking]:
+        """Return what an action takes, for the record before it."""
+        match action:
+            case SetRecord():
+                return takings.node_out(action)
+            case EvictPod() | DeleteOverduePod():
+                return (takings.eviction(action),)
+            case WriteFleet(fleet=fleet, decided=decided):
+                return takings.fleet_decisions(fleet.metadata, FLEETS.kind, decided)
+            case _:
+                return ()
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""

@@ -17,6 +17,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
+from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.attempts.logged_members import claimed_job, logged_member
 from fairlead.decide.attempts.notes import EventReason
@@ -36,6 +37,7 @@ from fairlead.decide.idle import (
     is_watched,
 )
 from fairlead.decide.present_use import IDLE_SECONDS
+from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
@@ -175,6 +177,10 @@ class IdleController:
     def key_of(self, action: IdleAction) -> ObjectKey:
         """Actions with the same key run in order, others side by side."""
         return action.job.metadata.key
+
+    def takings(self, action: IdleAction) -> Sequence[Taking]:
+        """Return what an action takes, for the record before it."""
+        return (takings.idle_end(action),) if isinstance(action, EndIdle) else ()
 
     async def perform(self, action: IdleAction) -> Written | None:
         """Carry out one action; Conflict means: decide again on newer objects."""

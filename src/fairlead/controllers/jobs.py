@@ -19,6 +19,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.meta import is_true
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError, InternalError
+from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.finished_jobs import FinishedJobs
 from fairlead.controllers.job_index import JobIndex, JobsMirrors, job_key_of
@@ -42,6 +43,7 @@ from fairlead.decide.jobs.lifecycle import decide_job
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import JobView, Refusal
 from fairlead.decide.reasons import Reason
+from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.gang.phase import OPEN, Phase, is_new, phase_of
 from fairlead.runtime.barrier import Written
@@ -208,6 +210,10 @@ class JobsController:
         if isinstance(action, DeletePart):
             return part_key((action.namespace, ""), f"{action.part.value}:{action.name}")
         return action.job.metadata.key
+
+    def takings(self, action: Action) -> Sequence[Taking]:
+        """Return what an action takes, for the record before it."""
+        return takings.time_limit(action) if isinstance(action, WriteJobStatus) else ()
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""

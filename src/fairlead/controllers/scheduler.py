@@ -23,6 +23,7 @@ from fairlead.api.jobs.job import Job, JobStatus
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError
 from fairlead.api.values.times import format_time
+from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.decision_log import Cycle, DecisionLog
 from fairlead.controllers.job_writer import REFUSALS_MAX
@@ -47,6 +48,7 @@ from fairlead.decide.placement.outcome import asked_verdict, changed_verdict, st
 from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
+from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
@@ -177,6 +179,10 @@ class SchedulerController:
     def key_of(self, action: Action) -> ObjectKey:
         """Return the job of an action."""
         return action.job.metadata.key
+
+    def takings(self, action: Action) -> Sequence[Taking]:
+        """Return what an action takes, for the record before it."""
+        return (takings.preemption(action),) if isinstance(action, PreemptJob) else ()
 
     async def perform(self, action: Action) -> Written | None:
         """Write one decision on its job; None when the status has it already."""

@@ -21,9 +21,11 @@ from fairlead.api.names import API_VERSION, TEAM
 from fairlead.api.resources import FLEETS, NODES, PODS, TEAMS, Resource
 from fairlead.api.status import ApiError, NotFound, TooManyRequests
 from fairlead.api.values.times import format_time
+from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.admission.pod_teams import judge_team
 from fairlead.decide.attempts.grace import bounded_grace
+from fairlead.decide.takings import Taking
 from fairlead.decide.teams.actions import (
     Action,
     AddTolerations,
@@ -275,6 +277,10 @@ class TeamsController:
                 return ("pod", "/".join(pod.metadata.key))
             case _:
                 assert_never(action)
+
+    def takings(self, action: Action) -> Sequence[Taking]:
+        """Return what an action takes, for the record before it."""
+        return (takings.intruder(action),) if isinstance(action, EvictIntruder) else ()
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""

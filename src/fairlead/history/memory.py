@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from fairlead.api.jobs.use import AttemptUse
+from fairlead.history.audit import AuditMemory
 from fairlead.history.fairness import FairStore
 from fairlead.history.sql import PAGE_ROWS_MAX, RECORDS_MAX
+from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft
 from fairlead.runtime.history import (
     FleetQuery,
     FleetRecord,
@@ -52,6 +54,7 @@ class MemoryHistory:
         self._records = FairStore[JobRecord](count_max=records_max, bytes_max=bytes_max)
         self._decisions = FairStore[FleetRecord](count_max=records_max, bytes_max=fleet_bytes_max)
         self._uses = FairStore[UseRecord](count_max=records_max, bytes_max=use_bytes_max)
+        self._audit = AuditMemory()
 
     async def record(self, record: JobRecord) -> None:
         """See `History`."""
@@ -127,6 +130,23 @@ class MemoryHistory:
         for (uid, attempt), records in sorted(by_attempt.items()):
             out[uid] = (*out.get(uid, ()), _sum(attempt, records))
         return out
+
+    async def append_audit(self, drafts: Sequence[Draft]) -> Appended:
+        """See `History`."""
+        return self._audit.append(drafts)
+
+    async def query_audit(self, query: AuditQuery) -> AsyncIterator[tuple[AuditRecord, ...]]:
+        """See `History`."""
+        for page in _pages(self._audit.find(query)):
+            yield page
+
+    async def audit_sent(self, target: str) -> int:
+        """See `History`."""
+        return self._audit.sent.get(target, 0)
+
+    async def note_audit_sent(self, target: str, number: int) -> None:
+        """See `History`."""
+        self._audit.sent[target] = number
 
 
 def _sum(attempt: int, records: Sequence[UseRecord]) -> AttemptUse:

@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
 from fairlead.api.jobs.use import AttemptUse
+from fairlead.history.audit import AuditTable, Rows, audit_pages
 from fairlead.history.sql import (
     RECORDS_MAX,
     Bound,
@@ -36,6 +37,7 @@ from fairlead.history.sql import (
     sums_of,
     use_pages,
 )
+from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft, Head
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.history import (
     FleetQuery,
@@ -75,6 +77,7 @@ _SQL = Dialect(
     integer="BIGINT", boolean="BOOLEAN", blob="BYTEA", text_bytes="octet_length({})",
     run_columns="finished_at_ms, uid", position="strpos", runs="fairlead_jobs",
 )  # fmt: skip
+_AUDIT = AuditTable("fairlead_audit", "fairlead_audit_sent", "%s", "BIGINT", records_max=1_000_000)
 _CREATE = (
     *_SQL.create(),
     "CREATE TABLE fairlead_schema (version BIGINT NOT NULL)",
@@ -152,7 +155,7 @@ class PostgresStore:
         self._options = options or PostgresOptions()
         self._idle: list[Connection] = []
         self._slots = asyncio.Semaphore(self._options.connections_max)
-        self._is_prepared = False
+        self._is_prepared, self._audit_head = False, Head()
         chosen = self._options
         self._record_bounds = _SQL.record_bounds(chosen.records_max, chosen.record_bytes_max)
         self._fleet_bounds = _SQL.fleet_bounds(chosen.records_max, chosen.fleet_bytes_max)
@@ -228,6 +231,39 @@ class PostgresStore:
     async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
         """See `History`."""
         return sums_of(await self._select(_SQL.sum_use(job_uids)))
+
+    async def append_audit(self, drafts: Sequence[Draft]) -> Appended:
+        """See `History`. Tried again, a record may be there twice, with the same id."""
+
+        async def append(connection: Connection) -> Appended:
+            await connection.execute(f"LOCK TABLE {_AUDIT.table} IN SHARE ROW EXCLUSIVE MODE")
+            steps = _AUDIT.append(drafts, self._audit_head)
+            try:
+                statement = next(steps)
+                while True:
+                    cursor = await connection.execute(*statement)
+                    rows: Rows = await cursor.fetchall() if cursor.description else []
+                    statement = steps.send(rows)
+            except StopIteration as end:
+                return cast("Appended", end.value)
+
+        done = await self._call(append)
+        self._audit_head = Head(done.records[-1].number, done.records[-1].digest)
+        return done
+
+    async def query_audit(self, query: AuditQuery) -> AsyncIterator[tuple[AuditRecord, ...]]:
+        """See `History`."""
+        async for page in audit_pages(_AUDIT, query, self._select):
+            yield page
+
+    async def audit_sent(self, target: str) -> int:
+        """See `History`."""
+        found = await self._select(_AUDIT.find_sent(target))
+        return found[0][0] if found else 0
+
+    async def note_audit_sent(self, target: str, number: int) -> None:
+        """See `History`."""
+        await self._call(lambda connection: connection.execute(*_AUDIT.note_sent(target, number)))
 
     # Logs
 
@@ -347,7 +383,8 @@ class PostgresStore:
                 "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s)", (_SQL.jobs,)
             )
             there = [name for (name,) in await columns.fetchall()]
-            for statement in (*_SQL.add_columns(there), *_SQL.create_fleet(), *_SQL.create_use()):
+            later = (*_SQL.create_fleet(), *_SQL.create_use(), *_AUDIT.create())
+            for statement in (*_SQL.add_columns(there), *later):
                 await connection.execute(statement)
         self._is_prepared = True
 

@@ -10,13 +10,22 @@ import asyncio
 import os
 import sqlite3
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from dataclasses import astuple, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from fairlead.api.jobs.use import AttemptUse
+from fairlead.history.audit import AuditTable, Rows, Statement, audit_pages
 from fairlead.history.sql import (
     RECORDS_MAX,
     Bound,
@@ -31,6 +40,7 @@ from fairlead.history.sql import (
     sums_of,
     use_pages,
 )
+from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft, Head
 from fairlead.runtime.history import (
     FleetQuery,
     FleetRecord,
@@ -63,6 +73,7 @@ _SQL = Dialect(
     runs="jobs INDEXED BY jobs_by_run",
     run_columns='finished_at_ms, uid, namespace, name, "user", state, started_at_ms, run',
 )  # fmt: skip
+_AUDIT = AuditTable("audit", "audit_sent", "?", "INTEGER")
 _JOBS_TABLE, _LOGS_TABLE = _SQL.create()[:4], _SQL.create()[4:]
 T = TypeVar("T")
 #: Runs a short blocking call somewhere and waits for its result, e.g. `asyncio.to_thread`.
@@ -136,19 +147,38 @@ class _File:
 
         def write() -> None:
             execute = self.connection.execute
+            self.connection.executemany(statement, rows)
+            for bound in bounds if growth.is_due(rows) else ():
+                level = bound.level(execute(bound.select_held))
+                if level is not None:
+                    execute(bound.drop_oldest(_SQL.mark), (level,))
+
+        await self.transact(write)
+
+    async def transact(self, call: Callable[[], T]) -> T:
+        """Run what writes, all of it or none, with no other writer beside it; HistoryError."""
+
+        def write() -> T:
+            execute = self.connection.execute
             execute("BEGIN IMMEDIATE")
             try:
-                self.connection.executemany(statement, rows)
-                for bound in bounds if growth.is_due(rows) else ():
-                    level = bound.level(execute(bound.select_held))
-                    if level is not None:
-                        execute(bound.drop_oldest(_SQL.mark), (level,))
+                result = call()
             except BaseException:
                 execute("ROLLBACK")
                 raise
             execute("COMMIT")
+            return result
 
-        await self.run(write)
+        return await self.run(write)
+
+    def converse(self, steps: Generator[Statement, Rows, T]) -> T:
+        """Return the result of a conversation of statements and their rows. Blocks."""
+        try:
+            statement = next(steps)
+            while True:
+                statement = steps.send(self.connection.execute(*statement).fetchall())
+        except StopIteration as end:
+            return cast("T", end.value)
 
 
 def _prepare(
@@ -179,6 +209,7 @@ def _later_tables(connection: sqlite3.Connection) -> tuple[str, ...]:
         *_SQL.add_columns([name for (name,) in columns]),
         *_SQL.create_fleet(),
         *_SQL.create_use(),
+        *_AUDIT.create(),
     )
 
 
@@ -210,6 +241,7 @@ class SqliteHistory:
         self._use_bounds = _SQL.use_bounds(use_bytes_max)
         self._growth, self._fleet_growth = Growth(bytes_max), Growth(FLEET_BYTES_MAX)
         self._use_growth = Growth(use_bytes_max)
+        self._audit_head = Head()
         self._turn = asyncio.Lock()
         #: A set that keeps the order in which they came.
         self._waiting: dict[_Waiting, None] = {}
@@ -288,6 +320,28 @@ class SqliteHistory:
     async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
         """See `History`."""
         return sums_of(await self._file.select(_SQL.sum_use(job_uids)))
+
+    async def append_audit(self, drafts: Sequence[Draft]) -> Appended:
+        """See `History`."""
+        file, own = self._file, self._audit_head
+        done = await file.transact(lambda: file.converse(_AUDIT.append(drafts, own)))
+        self._audit_head = Head(done.records[-1].number, done.records[-1].digest)
+        return done
+
+    async def query_audit(self, query: AuditQuery) -> AsyncIterator[tuple[AuditRecord, ...]]:
+        """See `History`."""
+        async for page in audit_pages(_AUDIT, query, self._file.select):
+            yield page
+
+    async def audit_sent(self, target: str) -> int:
+        """See `History`."""
+        found = await self._file.select(_AUDIT.find_sent(target))
+        return found[0][0] if found else 0
+
+    async def note_audit_sent(self, target: str, number: int) -> None:
+        """See `History`."""
+        statement = _AUDIT.note_sent(target, number)
+        await self._file.transact(lambda: self._file.connection.execute(*statement))
 
     async def _write_with_others(self, mine: _Waiting) -> None:
         """Write a record, and those that wait with it where all of them can be written."""

@@ -137,6 +137,7 @@ class Code(Enum):
     KUBECONFIG = "E602", Exit.USAGE, "The kubeconfig cannot be used."
     BAD_ANSWER = "E603", Exit.UNREACHABLE, "The server answered something unexpected."
     EXPORT = "E604", Exit.FAILED, "Runs cannot be written to the tracking server."
+    AUDIT_DAMAGED = "E605", Exit.FAILED, "Audit records were changed, removed or put elsewhere."
     PORT_IN_USE = "E700", Exit.CONFLICT, "Another process listens on the address."
     DATA_IN_USE = "E701", Exit.CONFLICT, "Another process uses the data directory."
     DATA_VERSION = (

@@ -32,6 +32,7 @@ from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number
 from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.logged_members import LoggedMember
 from fairlead.decide.attempts.run_facts import run_text
+from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft
 from fairlead.runtime.record_document import document_of, short_text
 
 TASKS_MAX = 10_000
@@ -221,6 +222,25 @@ class History(Protocol):
         """Return what the attempts of jobs used, by uid; jobs of which nothing is known are left
         out. HistoryError.
         """
+        ...
+
+    async def append_audit(self, drafts: Sequence[Draft]) -> Appended:
+        """Add records to the end of the chain, all or none; other processes may add, too.
+
+        HistoryError.
+        """
+        ...
+
+    def query_audit(self, query: AuditQuery) -> AsyncIterator[tuple[AuditRecord, ...]]:
+        """Yield matching records in small groups, in the order of the chain; HistoryError."""
+        ...
+
+    async def audit_sent(self, target: str) -> int:
+        """Return the number of the last record that a target of the export has; HistoryError."""
+        ...
+
+    async def note_audit_sent(self, target: str, number: int) -> None:
+        """Keep the number of the last record that a target has; HistoryError."""
         ...
 
 

@@ -41,6 +41,7 @@ from fairlead.api.status import (
     Unauthorized,
 )
 from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.runtime.audit_book import AuditBook
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.clock import Clock, loop_time
@@ -228,9 +229,11 @@ class ControllerLoop(Generic[A]):
         options: LoopOptions | None = None,
         observer: LoopObserver | None = None,
         log: Logger = SILENT,
+        audit: AuditBook | None = None,
     ) -> None:
         self.cycle_count = 0
         self._controller = controller
+        self._act_on = controller.perform if audit is None else audit.around(controller)
         self._clock = clock
         self._rng = rng
         self._options = options or LoopOptions()
@@ -415,7 +418,7 @@ class ControllerLoop(Generic[A]):
         attempts = 0
         while True:
             try:
-                written = await self._controller.perform(action)
+                written = await self._act_on(action)
             except (Conflict, NotFound, AlreadyExists) as error:
                 return self._drop(key, action, ActionResult.OUTDATED, error)
             except ApiError as error:

@@ -127,6 +127,7 @@ def controller(
         port=port,
         webhook=_webhook(webhook_listen, webhook_cert_dir, namespace, policies),
         notices=given.notices,
+        audit=given.audit,
     )
     store = direct_store(history, os.environ)
     run_operator(settings, connection, store=store, verbosity=common_.verbosity)

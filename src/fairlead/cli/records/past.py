@@ -14,7 +14,7 @@ from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.meta import label_number
 from fairlead.api.names import DEFAULT_NAMESPACE
 from fairlead.api.values.indices import parse_indices
-from fairlead.app.messages import Book, FleetLine, HistoryLine, RunLine, UseLine
+from fairlead.app.messages import AuditLine, Book, FleetLine, HistoryLine, RunLine, UseLine
 from fairlead.cli.cluster.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.cluster.embedded import LogPart
 from fairlead.cli.cluster.lookup import find_job
@@ -28,7 +28,9 @@ from fairlead.input.errors import CliError, Code, fail
 
 #: Failed elements of an array whose ends are read.
 FAILURES_MAX = 1000
-L = TypeVar("L", HistoryLine, FleetLine, RunLine, UseLine)
+#: Audit records that are read at a time.
+_AUDIT_PAGE = 5_000
+L = TypeVar("L", HistoryLine, FleetLine, RunLine, UseLine, AuditLine)
 
 
 def stopped(common_: Common) -> Path | None:
@@ -75,6 +77,23 @@ def past_jobs(common_: Common, store: str, uids: Iterable[str]) -> Iterator[Job]
 def past_decisions(common_: Common, store: str, query: Mapping[str, str]) -> list[FleetLine]:
     """Return the decisions about the fleet that match, the latest first."""
     return _read(_source(common_, store), Book.FLEET, query, FleetLine)
+
+
+def past_audit(common_: Common, store: str, query: Mapping[str, str]) -> list[AuditLine]:
+    """Return the audit records that match, in the order of the chain."""
+    return _read(_source(common_, store), Book.AUDIT, query, AuditLine)
+
+
+def whole_audit(common_: Common, store: str, after: int = 0) -> Iterator[AuditLine]:
+    """Yield all audit records behind a number, in the order of the chain, some at a time."""
+    source = _source(common_, store)
+    while True:
+        query = {"limit": str(_AUDIT_PAGE), **({"after": str(after)} if after else {})}
+        lines = _read(source, Book.AUDIT, query, AuditLine)
+        yield from lines
+        if len(lines) < _AUDIT_PAGE:
+            return
+        after = lines[-1].number
 
 
 class _Source(NamedTuple):
