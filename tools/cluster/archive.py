@@ -18,7 +18,8 @@ from typing import Any
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OCI = "application/vnd.oci.image"
-_MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
+#: What a kernel calls an architecture, and what images and Debian call it.
+MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class Image:
     layers: tuple[Path, ...]
     #: As the image specification has it: Env, Entrypoint, Cmd, User, WorkingDir.
     config: dict[str, Any] = field(default_factory=dict[str, Any])
+    machine: str = field(default_factory=lambda: os.uname().machine)
 
 
 def write_layer(target: Path, root: Path, subtrees: Sequence[str] = (".",)) -> None:
@@ -78,13 +80,16 @@ def digest(path: Path) -> str:
 
 
 def write_archive(target: Path, images: Sequence[Image]) -> dict[str, str]:
-    """Write an archive of images; return the digest of each by its name."""
+    """Write an archive of images; return the digest of each name.
+
+    Images of one name are one image of several platforms: an index, of which a node takes its part.
+    """
     digests = {layer: digest(layer) for image in images for layer in image.layers}
     blobs: dict[str, bytes] = {}
     manifests: list[dict[str, Any]] = []
-    for image in images:
-        described = _describe(image, digests, blobs)
-        manifests.append(described)
+    for name in dict.fromkeys(image.name for image in images):
+        parts = [_describe(image, digests, blobs) for image in images if image.name == name]
+        manifests.append(_joined(name, parts, blobs))
     index = {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": manifests}
     new = target.with_suffix(".new")
     with tarfile.open(new, "w") as tar:
@@ -98,12 +103,23 @@ def write_archive(target: Path, images: Sequence[Image]) -> dict[str, str]:
             with layer.open("rb") as data:
                 tar.addfile(info, data)
     new.rename(target)
-    return {image.name: each["digest"] for image, each in zip(images, manifests, strict=True)}
+    return {each["annotations"]["org.opencontainers.image.ref.name"]: each["digest"]
+            for each in manifests}  # fmt: skip
+
+
+def _joined(name: str, parts: Sequence[dict[str, Any]], blobs: dict[str, bytes]) -> dict[str, Any]:
+    """Return the entry of an image of one platform, or of the index of several."""
+    if len(parts) > 1:
+        parts = [_keep(blobs, f"{_OCI}.index.v1+json", {
+            "schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": list(parts),
+        })]  # fmt: skip
+    names = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
+    return {**parts[0], "annotations": names}
 
 
 def _describe(image: Image, digests: dict[Path, str], blobs: dict[str, bytes]) -> dict[str, Any]:
     """Add an image's configuration and manifest to the blobs; return its entry of the index."""
-    platform = {"architecture": _MACHINES[os.uname().machine], "os": "linux"}
+    platform = {"architecture": MACHINES[image.machine], "os": "linux"}
     layers = [digests[layer] for layer in image.layers]
     config = _keep(blobs, f"{_OCI}.config.v1+json", {
         **platform, "config": image.config, "rootfs": {"type": "layers", "diff_ids": layers},
@@ -115,11 +131,7 @@ def _describe(image: Image, digests: dict[Path, str], blobs: dict[str, bytes]) -
             for layer, name in zip(image.layers, layers, strict=True)
         ],
     })  # fmt: skip
-    names = {
-        "io.containerd.image.name": image.name,
-        "org.opencontainers.image.ref.name": image.name,
-    }
-    return {**manifest, "platform": platform, "annotations": names}
+    return {**manifest, "platform": platform}
 
 
 def _keep(blobs: dict[str, bytes], media_type: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -19,16 +19,22 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tools.cluster.archive import PATH, Image, write_archive, write_layer
+from tools.cluster.archive import MACHINES, PATH, Image, write_archive, write_layer
+from tools.cluster.foreign import ForeignTree
 from tools.cluster.layout import cache_directory
 
 ROOT = Path(__file__).resolve().parents[2]
 SUITE = "bookworm"
 PACKAGES = ("python3", "python3-venv", "ca-certificates")
 #: Neither is read in a container, and both are half of what the packages bring.
+#: Of Debian's mmdebstrap: /bin and /lib as links into /usr, as its installed systems have them.
+MERGED_USR = Path("/usr/share/mmdebstrap/hooks/merged-usr")
+#: Of wheels that run on the C library of the suite, the newest first; changes with how a tree of
+#: another architecture is completed.
+MANYLINUX, FOREIGN_VERSION = ("_2_34", "_2_28", "_2_27", "_2_26", "_2_24", "_2_17", "2014"), "1"
 LEFT_OUT = ("/usr/share/doc/*", "/usr/share/man/*", "/usr/share/locale/*")
 #: Distributions of the examples, locked with the development tools.
 EXAMPLES = (
@@ -136,6 +142,23 @@ rm -rf {_TORCH_LEFT_OUT}"""
             config = {"Env": [f"PATH={PATH}"], "WorkingDir": "/work", "Cmd": ["/bin/sh"]}
             return Image(torch_name(), layers, config)
 
+    def platforms(self) -> list[Image]:
+        """Return Fairlead's image for this machine's architecture and for the others.
+
+        Nothing of another architecture runs here. Its base is unpacked, its dependencies are the
+        wheels of the lock for it, and the layer of the project is the same one.
+        """
+        with self._alone():
+            [own] = self._images(with_examples=False)
+            others = [
+                replace(own, machine=machine, layers=(
+                    (base := self._foreign_base(machine)).tar,
+                    self._foreign_dependencies(base, machine).tar, own.layers[-1],
+                ))
+                for machine in MACHINES if machine != own.machine
+            ]  # fmt: skip
+            return [own, *others]
+
     @contextmanager
     def _alone(self) -> Generator[None]:
         self.cache.mkdir(parents=True, exist_ok=True)
@@ -171,11 +194,10 @@ rm -rf {_TORCH_LEFT_OUT}"""
         key = _digest("base", SUITE, *PACKAGES, *LEFT_OUT, os.uname().machine)
 
         def make(root: Path) -> None:
-            mirror = os.environ.get("FAIRLEAD_DEBIAN_MIRROR", "http://deb.debian.org/debian")
             command = [
                 "mmdebstrap", "--mode=root", "--variant=minbase", f"--include={','.join(PACKAGES)}",
                 *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
-                SUITE, str(root), mirror,
+                SUITE, str(root), mirror(),
             ]  # fmt: skip
             run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", *command],
                 {**os.environ, "SOURCE_DATE_EPOCH": "1"})  # fmt: skip
@@ -183,6 +205,43 @@ rm -rf {_TORCH_LEFT_OUT}"""
                 cached.unlink()
 
         return self._layer("base", key, make, (".",))
+
+    def _foreign_base(self, machine: str) -> Layer:
+        """Return the base for another architecture, with what maintainer scripts made in ours."""
+        native, arch = self._base(), MACHINES[machine]
+        tree = ForeignTree(native.root, arch)
+        packages = tree.packages()
+        key = _digest(native.key, machine, FOREIGN_VERSION, *packages)
+
+        def make(root: Path) -> None:
+            run(["unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc",
+                 "mmdebstrap", "--mode=root", "--variant=extract", f"--architectures={arch}",
+                 f"--include={','.join(packages)}", f"--hook-dir={MERGED_USR}",
+                 *(f"--dpkgopt=path-exclude={pattern}" for pattern in LEFT_OUT),
+                 SUITE, str(root), mirror()], {**os.environ, "SOURCE_DATE_EPOCH": "1"})  # fmt: skip
+            for cached in (*root.glob("var/lib/apt/lists/*_*"), *root.glob("var/cache/apt/**/*")):
+                if cached.is_file():
+                    cached.unlink()
+            tree.complete(root)
+
+        return self._layer(f"{arch}.base", key, make, (".",))
+
+    def _foreign_dependencies(self, base: Layer, machine: str) -> Layer:
+        """Return the dependencies for another architecture: its wheels of the same lock."""
+        native = self._base()
+        pip = self._step("pip", [native], "python3 -m venv /opt/pip", tree="opt/pip")
+        lock = (ROOT / "requirements" / "run.lock").read_text()
+        platforms = " ".join(f"--platform manylinux{tag}_{machine}" for tag in MANYLINUX)
+        step = f"""python3 -m venv --without-pip /opt/fairlead
+to=$(echo /opt/fairlead/lib/python3*/site-packages)
+/opt/pip/bin/pip install -q --no-compile --require-hashes --no-deps --only-binary :all: \
+  --implementation cp {platforms} --target "$to" -r requirements.lock
+rm -rf "$to/bin"
+{_COMPILE} /opt/fairlead/lib"""
+        name = f"{MACHINES[machine]}.dependencies"
+        return self._step(
+            name, [pip, native], step, more=base.key, files={"requirements.lock": lock}
+        )
 
     def _dependencies(self, base: Layer, pip: Layer) -> Layer:
         lock = (ROOT / "requirements" / "run.lock").read_text()
@@ -293,6 +352,11 @@ rm -rf {_TORCH_LEFT_OUT}"""
         return layer
 
 
+def mirror() -> str:
+    """Return where packages of Debian are had from."""
+    return os.environ.get("FAIRLEAD_DEBIAN_MIRROR", "http://deb.debian.org/debian")
+
+
 def run(command: list[str], environment: dict[str, str]) -> None:
     """Run a command; ImageError with the end of its output when it fails."""
     done = subprocess.run(
@@ -332,6 +396,12 @@ def build_archive(say: Say, *, with_examples: bool, cache: Path | None = None) -
     builder = Builder(cache or cache_directory() / "images", say)
     name = "fairlead-examples" if with_examples else "fairlead"
     return _archive(builder, name, builder.images(with_examples=with_examples))
+
+
+def build_platforms_archive(say: Say, *, cache: Path | None = None) -> Path:
+    """Return the archive of Fairlead's image for all architectures, made when it is not there."""
+    builder = Builder(cache or cache_directory() / "images", say)
+    return _archive(builder, "platforms", builder.platforms())
 
 
 def build_torch_archive(say: Say) -> Path:

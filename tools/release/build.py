@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tools.cluster.images import build_archive
+from tools.cluster.images import build_platforms_archive
 from tools.release.sign import BadKey, Json, Signer, provenance, sign_image
 
 from fairlead import __version__
@@ -94,9 +94,12 @@ def describe(wheel: Path, sbom: Path) -> None:
 
 
 def add_image(directory: Path, version: str, signer: Signer | None, made_of: Json) -> None:
-    """Put an archive of the image into the directory, signed where there is a key (needs root)."""
-    archive = build_archive(lambda text: print(text, file=sys.stderr), with_examples=False)
-    target = directory / f"fairlead-{version}-image-{os.uname().machine}.tar"
+    """Put an archive of the image of all platforms into the directory, signed where there is a key.
+
+    It needs root.
+    """
+    archive = build_platforms_archive(lambda text: print(text, file=sys.stderr))
+    target = directory / f"fairlead-{version}-image.tar"
     if signer is None:
         shutil.copyfile(archive, target)
     else:
