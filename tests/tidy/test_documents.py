@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 from tests.tidy.sources import ROOT
@@ -12,6 +13,10 @@ from tests.tidy.sources import ROOT
 _MODULE = re.compile(r"`([a-z_0-9]+(?:/[a-z_0-9]+)*/[a-z_0-9]+\.py)`")
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")
 _TEST = re.compile(r"`(test_\w+)`")
+_HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
+_FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+_LINKED = re.compile(r"\[([^\]]*)\]\([^)]*\)")
+_ANCHORED = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]*)#([^)\s]+)\)")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -30,6 +35,36 @@ def test_relative_links_resolve() -> None:
         for target in _LINK.findall(document.read_text())
         if "://" not in target and not (document.parent / target).exists()
     ]
+    assert broken == []
+
+
+def _anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as the site and GitHub make them."""
+    found: Counter[str] = Counter()
+    out: set[str] = set()
+    for heading in _HEADING.findall(_FENCED.sub("", text)):
+        plain = _LINKED.sub(r"\1", heading).strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", plain).replace(" ", "-")
+        out.add(f"{slug}-{found[slug]}" if found[slug] else slug)
+        found[slug] += 1
+    return out
+
+
+def test_anchors_of_links_between_pages_are_headings_there() -> None:
+    anchors: dict[Path, set[str]] = {}
+    broken: list[str] = []
+    count = 0
+    for document in _documents():
+        for target, anchor in _ANCHORED.findall(_FENCED.sub("", document.read_text())):
+            page = (document.parent / target).resolve() if target else document
+            if "://" in target or page.suffix != ".md" or not page.exists():
+                continue
+            if page not in anchors:
+                anchors[page] = _anchors(page.read_text())
+            count += 1
+            if anchor not in anchors[page]:
+                broken.append(f"{document.relative_to(ROOT)}: {target}#{anchor}")
+    assert count > 300
     assert broken == []
 
 
