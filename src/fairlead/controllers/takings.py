@@ -82,7 +82,7 @@ def _job_end(job: Job, reason: str, message: str) -> Taking:
 def node_out(action: SetRecord) -> tuple[Taking, ...]:
     """Return that a node is kept from work, or that its machine is reset, restarted or replaced."""
     record, meta = action.record, action.node.metadata
-    if record is None or not record.is_out:
+    if record is None or record.state.returns:
         return ()
     kind = TakingKind.REPLACE if record.state in _MACHINE_STATES else TakingKind.DRAIN
     return tuple(

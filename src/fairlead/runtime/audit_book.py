@@ -13,7 +13,14 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from fairlead.api.status import AlreadyExists, ApiError, Conflict, NotFound, Unavailable
+from fairlead.api.status import (
+    AlreadyExists,
+    ApiError,
+    Conflict,
+    NotFound,
+    StatusDetails,
+    Unavailable,
+)
 from fairlead.decide.takings import Taking
 from fairlead.runtime.audit import NOT_DONE, Draft, draft_of, facts_text
 from fairlead.runtime.clock import Clock
@@ -24,6 +31,8 @@ from fairlead.runtime.wake_up import WakeUp
 A_contra = TypeVar("A_contra", contravariant=True)
 #: Takings that are not recorded once more; the oldest is forgotten first.
 REMEMBERED_MAX = 10_000
+#: Until the next try where no record can be kept: none within the cycle, as others wait for that.
+_PAUSE_SECONDS = 5
 #: Records of one commit.
 _BATCH = 256
 
@@ -82,7 +91,8 @@ class AuditBook:
                 await self._append([draft_of(each, writer=self._writer, now=now) for each in new])
             except HistoryError as error:
                 text = f"not done: no record of it can be kept: {error}"
-                raise Unavailable(text) from error
+                details = StatusDetails(retry_after_seconds=_PAUSE_SECONDS)
+                raise Unavailable(text, details=details) from error
             self._known.update((each.id, None) for each in new)
             while len(self._known) > REMEMBERED_MAX:
                 del self._known[next(iter(self._known))]
