@@ -12,6 +12,7 @@ from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.health.windows import window_text
+from fairlead.model.inventory.fits import Supply
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod
 
 #: Resources that only some nodes offer at a time; those of the last kind are no devices.
@@ -87,12 +88,23 @@ def members(state: ClusterState) -> list[MemberClass]:
 
 def rooms(state: ClusterState) -> list[tuple[int, dict[str, int]]]:
     """Return the total of each class, and how many members each node has room for."""
-    out: list[tuple[int, dict[str, int]]] = []
+    out = list[tuple[int, dict[str, int]]]()
     for member in members(state):
         fits = state.fits.fits(member).tolist()
         by_name = {name: n for name, n in zip(state.table.names, fits, strict=True) if n}
         out.append((state.fits.total(member), by_name))
     return out
+
+
+def sums(state: ClusterState) -> list[tuple[int, list[Supply]]]:
+    """Return for each class what all nodes would hold were they empty, and what they have."""
+    return [
+        (
+            state.fits.empty_total(member),
+            [state.fits.supply(member.constraints, name) for name in ("nvidia.com/gpu", *EXTRA)],
+        )
+        for member in members(state)
+    ]
 
 
 def test_the_room_for_members_depends_on_the_latest_objects_and_the_time_alone() -> None:
@@ -110,6 +122,7 @@ def test_the_room_for_members_depends_on_the_latest_objects_and_the_time_alone()
                 with state.transaction() as what_if:
                     what_if.with_nodes(a_node(rng, "more"), rng.randrange(1, 3))
                     rooms(state)
+                    sums(state)
             if rng.random() < 0.5:
                 continue  # several changes are taken in at once
             rebuilt = ClusterState.of(
@@ -118,8 +131,22 @@ def test_the_room_for_members_depends_on_the_latest_objects_and_the_time_alone()
             rebuilt.fits.advance(now)
             assert members(state) == members(rebuilt)
             assert rooms(state) == rooms(rebuilt), seed
+            assert sums(state) == sums(rebuilt), seed
             met.update(total > 0 for total, _ in rooms(state))
     assert min(met[True], met[False]) > 300, met
+
+
+def test_the_sums_of_nodes_are_those_of_the_nodes_that_are_admitted() -> None:
+    full = make_job("full", gpus=4, placement=make_placement(["a"]))
+    nodes = [make_node("a", gpus=4), make_node("b", gpus=8), make_node("c", ready=False, gpus=8)]
+    state = ClusterState.of(nodes, [full, make_job("next", gpus=3)])
+    *_, member = members(state)
+    assert state.fits.supply(member.constraints, "nvidia.com/gpu") == Supply(
+        unused=8, owned=12, free_nodes=1, nodes=2, largest=8
+    )
+    assert state.fits.empty_total(member) == 1 + 2 + 2
+    state.job_deleted(full.metadata.key)
+    assert state.fits.supply(member.constraints, "nvidia.com/gpu").unused == 12
 
 
 def test_the_room_of_a_class_that_is_known_grows_and_shrinks_with_the_nodes() -> None:

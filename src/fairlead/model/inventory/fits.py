@@ -10,7 +10,7 @@ something it could use has changed (scheduling equivalence, Kueue KEP 9694).
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,10 +25,8 @@ from fairlead.model.inventory.window_table import Hold
 ROWS_MAX = 1024
 #: Masks kept beyond those that rows need.
 _MASKS_SPARE_MAX = 256
-
 #: Classes without a row that are looked at per call of `within_reach`.
 _UNCACHED_MAX = 64
-
 _UNLIMITED = MEMBERS_PER_NODE_MAX
 _FEW_SLOTS_MAX = 64
 #: The need of a row without waiting gangs: no sum of fits reaches it.
@@ -61,6 +59,22 @@ class Mask:
         """Have so many slots from now on."""
         for name in ("matches", "is_open", "eligible", "keeps_running"):
             setattr(self, name, resized(getattr(self, name), capacity))
+
+
+class Supply(NamedTuple):
+    """What some nodes have of one resource, how many have some left, and the most that one has."""
+
+    unused: int
+    owned: int
+    free_nodes: int
+    nodes: int
+    largest: int
+
+    @classmethod
+    def of(cls, unused: Ints, owned: Ints) -> Supply:
+        """Sum up int64[nodes] of what is unused, and of what there is."""
+        free, most = int(np.count_nonzero(unused)), int(owned.max(initial=0))
+        return cls(int(unused.sum()), int(owned.sum()), free, len(owned), most)
 
 
 class _Most:
@@ -134,6 +148,9 @@ class FitTable:
         self._is_tentative = False
         #: `changed_at` by mask, from before the transaction changed any.
         self._changed_at: dict[Constraints, int] = {}
+        #: What was asked since the last change, and the totals of empty nodes of a version.
+        self._supplies: dict[tuple[Constraints, str], Supply] = {}
+        self._empty_totals: tuple[int, dict[MemberClass, int]] = (-1, {})
 
     def pin(self, member: MemberClass) -> None:
         """Keep this class's row while a gang waits with it."""
@@ -201,6 +218,25 @@ class FitTable:
         row = self._row(member)
         return int(self.fits(member).sum()) if row is None else int(self._totals[row])
 
+    def supply(self, constraints: Constraints, resource: str) -> Supply:
+        """Return what eligible nodes have of a resource now."""
+        self.sync()
+        key, nodes, table = (constraints, resource), self._mask(constraints).eligible, self._table
+        if key not in self._supplies:
+            unused, owned = table.unused(resource)[nodes], table.owned(resource)[nodes]
+            self._supplies[key] = Supply.of(unused, owned)
+        return self._supplies[key]
+
+    def empty_total(self, member: MemberClass) -> int:
+        """Return how many members all matching nodes together would take, were they empty."""
+        self.sync()
+        if self._empty_totals[0] != self._table.nodes_version:
+            self._empty_totals = (self._table.nodes_version, {})
+        totals, matches = self._empty_totals[1], self._mask(member.constraints).matches
+        if member not in totals:
+            totals[member] = int(self.compute(member, self._table.allocatable, matches).sum())
+        return totals[member]
+
     def mask(self, constraints: Constraints) -> Mask:
         """Return the mask of these constraints, up to date."""
         self.sync()
@@ -241,6 +277,7 @@ class FitTable:
         stale = table.stale_amounts
         slots = stale[0] if len(stale) == 1 else _distinct(stale)
         stale.clear()
+        self._supplies.clear()
         if not self._is_tentative:
             self._changes += 1
             for mask in self._masks.values():

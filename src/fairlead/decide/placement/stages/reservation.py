@@ -40,7 +40,7 @@ from fairlead.decide.placement.why_not.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.requests import Constraints
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
-from fairlead.model.inventory.nodes import Bools
+from fairlead.model.inventory.nodes import Bools, Ints
 
 T = TypeVar("T")
 #: Jobs that are looked at for further heads, once there is one.
@@ -62,9 +62,7 @@ class HeadReservations:
         #: The groups and namespaces whose jobs are no heads any more: quotas differ by namespace.
         self._seen: dict[tuple[int, str], None] = {}
         self._heads_max = context.policy.backfill_reservations_max
-        #: int64[N]: the heads that could use each node; how many there are, and whether all are
-        #: counted there as one each.
-        self._covered = np.zeros(context.cluster.table.capacity, dtype=np.int64)
+        #: How many heads there are, and whether all are counted in `_covered` as one each.
         self._count, self._is_counted = 0, True
         #: The ends of jobs, by whether they are predicted, and the version that they are of.
         self._ends: dict[bool, tuple[int, Ends]] = {}
@@ -82,6 +80,11 @@ class HeadReservations:
         self._chain: Chain | None = None
         #: True once `KnownStarts` was asked in this decision.
         self._has_stamp = False
+
+    @cached_property
+    def _covered(self) -> Ints:
+        """int64[N]: the heads that could use each node. Most decisions have no head."""
+        return np.zeros(self._context.cluster.table.capacity, dtype=np.int64)
 
     def reserve_before(self, order: OrderKey | None) -> None:
         """Keep room for the heads that are due, of those whose turns were before this job's; None:

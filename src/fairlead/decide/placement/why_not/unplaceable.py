@@ -31,6 +31,7 @@ from fairlead.model.asks.requests import Constraints
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.inventory.device_offers import is_row
+from fairlead.model.inventory.fits import Supply
 from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, is_device
 
 BLOCKERS_MAX = 10
@@ -51,6 +52,8 @@ def judge_empty(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict
     if isinstance(gang, InvalidGang):
         return Verdict(Reason.INVALID_REQUEST, {"field": gang.field})
     gang, empty = gang.accepting, EmptyCapacity(state, available_only=False)
+    if gang.is_simple and state.fits.empty_total(gang.roles[0].member) >= gang.roles[0].count:
+        return None  # exact, for one role, and known for all gangs of such members
     verdict = _judge_empty(state, gang)
     return verdict and _with_teams(state, empty, gang, _with_spares(state, empty, gang, verdict))
 
@@ -262,10 +265,8 @@ def _blockers(
 
 def eligible_nodes(state: ClusterState, constraints: Sequence[Constraints]) -> Bools:
     """Return bool[N]: nodes that can start pods now and that any of the constraints admits."""
-    out = np.zeros(state.table.capacity, dtype=np.bool_)
-    for each in constraints:
-        out |= state.fits.mask(each).eligible
-    return out
+    first, *others = [state.fits.mask(each).eligible for each in constraints]
+    return np.logical_or.reduce([first, *others]) if others else first.copy()
 
 
 def resource_order(resource: str) -> tuple[int, str]:
@@ -423,45 +424,48 @@ def _shortage(state: ClusterState, gang: GangRequest) -> dict[str, int | str] | 
     for role in gang.roles:
         by_constraints.setdefault(role.member.constraints, []).append(role)
     parts = [gang.roles] if len(by_constraints) == 1 else [gang.roles, *by_constraints.values()]
-    table = state.table
     worst: dict[str, int | str] | None = None
     worst_order: tuple[float, tuple[int, str]] | None = None
     for roles in parts:
-        nodes = eligible_nodes(state, [role.member.constraints for role in roles])
         part = GangRequest(tuple(roles))
         for resource in sorted({r for role in roles for r, _ in role.member.request}):
+            supply = _supply(state, part, resource)
             asked = part.total(resource)
-            short = asked - int(table.unused(resource)[nodes].sum())
+            short = asked - supply.unused
             order = (-short / asked, resource_order(resource))
             if short > 0 and (worst_order is None or order < worst_order):
                 worst_order = order
-                worst = _capacity_facts(table, nodes, resource, asked=asked, short=short)
+                worst = _capacity_facts(supply, resource, asked=asked)
     return worst
 
 
-def _capacity_facts(
-    table: NodeTable, nodes: Bools, resource: str, *, asked: int, short: int
-) -> dict[str, int | str]:
+def _supply(state: ClusterState, gang: GangRequest, resource: str) -> Supply:
+    """Return what nodes have of a resource that any role of the gang could use."""
+    constraints = dict.fromkeys(role.member.constraints for role in gang.roles)
+    if len(constraints) == 1:
+        return state.fits.supply(next(iter(constraints)), resource)
+    nodes, table = eligible_nodes(state, list(constraints)), state.table
+    return Supply.of(table.unused(resource)[nodes], table.owned(resource)[nodes])
+
+
+def _capacity_facts(supply: Supply, resource: str, *, asked: int) -> dict[str, int | str]:
     facts: dict[str, int | str] = {
         "resource": resource,
         "asked": asked,
-        "free": asked - short,
-        "total": int(table.owned(resource)[nodes].sum()),
-        "short": short,
+        "free": supply.unused,
+        "total": supply.owned,
+        "short": asked - supply.unused,
     }
     if is_row(resource):
-        has_free = table.unused(resource)[nodes] > 0
-        facts |= {FREE_NODES: int(has_free.sum()), "nodes": int(nodes.sum())}
+        facts |= {FREE_NODES: supply.free_nodes, "nodes": supply.nodes}
     if resource.startswith(ATTACHED):
-        facts["node_limit"] = int(table.owned(resource)[nodes].max(initial=0))
+        facts["node_limit"] = supply.largest
     return facts
 
 
 def _fragments(state: ClusterState, capacity: Capacity, gang: GangRequest) -> dict[str, int | str]:
-    table = state.table
-    nodes = eligible_nodes(state, [role.member.constraints for role in gang.roles])
     resources = sorted({r for role in gang.roles for r, _ in role.member.request})
-    free = {r: int(table.unused(r)[nodes].sum()) for r in resources}
+    free = {r: _supply(state, gang, r).unused for r in resources}
     asked = {r: gang.total(r) for r in resources}
     # The resource that is tightest, devices before others: that is what people watch.
     resource = min(
