@@ -7,19 +7,13 @@ least once, as a call over a network would.
 
 from __future__ import annotations
 
-import sys
 import types
 from collections import deque
 from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import replace
-from itertools import islice
 from typing import Any, TypeVar, cast
 
-import msgspec
-
-from fairlead.api.kubernetes.core import Container, Pod, PodSpec
 from fairlead.api.meta import to_wire
-from fairlead.api.pods.pod_asks import drop_usual_amounts
 from fairlead.api.resources import Resource
 from fairlead.api.status import BadRequest, NotFound, Unavailable
 from fairlead.embedded.http.render import PlainRendering, whole
@@ -44,81 +38,14 @@ from fairlead.runtime.client import (
     WatchEvent,
     WatchRequest,
 )
+from fairlead.runtime.sharing import PodSharing
 from fairlead.runtime.unreadable import UNDECODABLE, unreadable_of
 
 T = TypeVar("T")
 A = TypeVar("A")
 #: Python 3.11 takes 0.4 us to read a member from an Enum, a tenth of a whole `get`.
 _GET, _LIST, _CREATE, _PATCH, _DELETE, _DELETE_COLLECTION, _READ = RequestVerb
-PARTS_MAX, PARTS_FEW = 65_536, 1_024
-#: Parts that are dropped at a time: each is hashed, which takes up to 3 us.
-DROPPED_MAX = 2_048
-#: To a part that is in the table alone: its key and value, a name in a loop, and an argument.
-_OWN_REFERENCES = 4
 _PLAIN = frozenset((dict, list, str, int, float, bool, type(None)))
-
-
-class PodSharing:
-    """One copy of what many pods say alike: the members of a gang differ in a few words each.
-
-    A decoded pod is mostly small texts: environment, tolerations, volumes, conditions. In a gang of
-    a thousand nearly all of them are equal, but each decoding makes new ones. After decoding, a
-    part that is equal to one seen before is replaced by that one, which more than halves what a pod
-    takes. Parts are immutable and equal, so no reader can tell. The table forgets what is in no pod
-    any more whenever it has doubled, and everything when it is full.
-    """
-
-    def __init__(self, parts_max: int = PARTS_MAX, *, parts_few: int = PARTS_FEW) -> None:
-        self._parts_max, self._parts_few = parts_max, min(parts_few, parts_max)
-        self._sweep_at = self._parts_few
-        self._parts: dict[Any, Any] = {}
-
-    def __len__(self) -> int:
-        return len(self._parts)
-
-    def share(self, obj: object, *, has_shared_spec: bool = False) -> None:
-        """Replace parts of a freshly decoded pod by equal ones; other kinds stay as they are.
-
-        With `has_shared_spec` the spec is made of shared parts already.
-        """
-        if type(obj) is not Pod:
-            return
-        if len(self._parts) >= self._sweep_at:
-            self._sweep()
-        drop_usual_amounts(obj)
-        put = msgspec.structs.force_setattr
-        one = self._parts.setdefault
-        conditions = obj.status.conditions
-        if conditions:
-            put(obj.status, "conditions", one(conditions, conditions))
-        if has_shared_spec:
-            return
-        spec: PodSpec = obj.spec
-        put(spec, "tolerations", one(spec.tolerations, spec.tolerations))
-        put(spec, "volumes", one(spec.volumes, spec.volumes))
-        for container in spec.containers:
-            self._share_container(container)
-
-    def _sweep(self) -> None:
-        parts = self._parts
-        alone = (part for part in parts if sys.getrefcount(part) <= _OWN_REFERENCES)
-        dropped = list(islice(alone, DROPPED_MAX))
-        for part in dropped:
-            del parts[part]
-        if len(dropped) == DROPPED_MAX:
-            self._sweep_at = len(parts) + self._parts_few
-            return
-        if 2 * len(parts) > self._parts_max:
-            parts.clear()
-        self._sweep_at = max(self._parts_few, 2 * len(parts))
-
-    def _share_container(self, container: Container) -> None:
-        put = msgspec.structs.force_setattr
-        one = self._parts.setdefault
-        put(container, "env", tuple([one(variable, variable) for variable in container.env]))
-        mounts, command = container.volume_mounts, container.command
-        put(container, "volume_mounts", one(mounts, mounts))
-        put(container, "command", one(command, command))
 
 
 class InProcessClient(Client):

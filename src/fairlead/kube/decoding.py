@@ -2,8 +2,8 @@
 
 A page or a line is decoded at once, as nearly all are good. Only where that fails is it taken apart
 object by object: those that cannot be decoded are then separated from the others
-(`fairlead.runtime.unreadable`) and hide nothing. Nodes share their images, page by page, so that a
-list of many nodes does not hold those of each; pods drop amounts that are as their spec says.
+(`fairlead.runtime.unreadable`) and hide nothing. Nodes and pods share what they say alike, page by
+page (`fairlead.runtime.sharing`), so that a list of many does not hold all of each.
 """
 
 from __future__ import annotations
@@ -12,21 +12,19 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar, cast
 
 import msgspec
-from msgspec.structs import force_setattr
 
-from fairlead.api.kubernetes.core import ContainerImage, Node, Pod
+from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import ListMeta, ObjectMeta
-from fairlead.api.pods.pod_asks import drop_usual_amounts
 from fairlead.api.resources import Resource
 from fairlead.api.status import InternalError, Status, error_from_status
 from fairlead.runtime.client import EventType, Unreadable, WatchEvent
+from fairlead.runtime.sharing import NodeSharing, PodSharing
 from fairlead.runtime.unreadable import DEPTH_MAX, UNDECODABLE, cut, items_of, unreadable_of
 
 T = TypeVar("T")
 
 #: An item of a list stands in an array in an object.
 _ITEM_DEPTH = 3
-SETS_MAX, IMAGES_MAX = 16_384, 65_536
 
 
 class _Page(msgspec.Struct, Generic[T]):
@@ -73,37 +71,6 @@ _BOOKMARK_LINE = msgspec.json.Decoder(_BookmarkLine)
 _ERROR_LINE = msgspec.json.Decoder(_ErrorLine)
 _RAW_LINE = msgspec.json.Decoder(_Line[msgspec.Raw])
 _PAGE_META = msgspec.json.Decoder(_PageMeta)
-
-
-class ImageSharing:
-    """One copy of the images that many nodes report: of a set of images, and of each in a set.
-
-    A kubelet reports 50 images with several names each, some 15 kB. The nodes of a pool have most
-    of them in common. After decoding, a set that is equal to one seen before is replaced by that
-    one; of a new set each image is. So a node costs no more than a reference for each image, and
-    for images that did not change since its last report nothing. Images are immutable and equal, so
-    no reader can tell. The tables forget everything when they are full.
-    """
-
-    def __init__(self, sets_max: int = SETS_MAX, images_max: int = IMAGES_MAX) -> None:
-        self._sets_max, self._images_max = sets_max, images_max
-        self._sets: dict[tuple[ContainerImage, ...], tuple[ContainerImage, ...]] = {}
-        self._images: dict[ContainerImage, ContainerImage] = {}
-
-    def share(self, node: Node) -> None:
-        """Replace the images of a freshly decoded node by equal ones."""
-        images = node.status.images
-        if images:
-            force_setattr(node.status, "images", self._sets.get(images) or self._added(images))
-
-    def _added(self, images: tuple[ContainerImage, ...]) -> tuple[ContainerImage, ...]:
-        if len(self._sets) >= self._sets_max:
-            self._sets.clear()
-        if len(self._images) >= self._images_max:
-            self._images.clear()
-        shared = tuple([self._images.setdefault(image, image) for image in images])
-        self._sets[shared] = shared
-        return shared
 
 
 class Decoders(Generic[T]):
@@ -197,8 +164,8 @@ class Decoders(Generic[T]):
 
 def _reducer_of(kind: type[Any]) -> Callable[[Any], None] | None:
     if kind is Node:
-        return ImageSharing().share
-    return drop_usual_amounts if kind is Pod else None
+        return NodeSharing().share
+    return PodSharing().share if kind is Pod else None
 
 
 class DecodersByType:

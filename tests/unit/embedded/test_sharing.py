@@ -9,14 +9,16 @@ import pytest
 from bench.objects import pod_body
 
 from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.names import JOB_UID
 from fairlead.api.resources import CONFIG_MAPS, NODES
 from fairlead.api.status import BadRequest
-from fairlead.embedded.client import InProcessClient, PodSharing
+from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import WatchRequest
 from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.sharing import PodSharing
 from fairlead.sim.loop import run
 
 
@@ -32,6 +34,11 @@ def test_equal_parts_of_two_pods_become_one_and_the_pods_stay_what_they_are() ->
     assert second.spec.volumes is first.spec.volumes
     pairs = zip(first.spec.containers[0].env, second.spec.containers[0].env, strict=True)
     assert all(one is other for one, other in pairs)
+    assert second.metadata.name == "b"
+    assert second.metadata.owner_references is first.metadata.owner_references
+    assert second.metadata.labels[JOB_UID] is first.metadata.labels[JOB_UID]
+    asked, also = first.spec.containers[0].resources, second.spec.containers[0].resources
+    assert also.limits is asked.limits
 
 
 def test_a_full_table_forgets_and_goes_on() -> None:

@@ -14,9 +14,12 @@ from functools import lru_cache
 from fairlead.api.kubernetes.core import PodSpec
 
 _REGISTRY, _OFFICIAL, _TAG = "docker.io", "library/", "latest"
+#: Thousands of jobs share a few; the nodes of a large cluster report some ten thousand names,
+#: each of them many times, and what is kept of a node holds these texts.
+NAMES_CACHED_MAX = 65_536
 
 
-@lru_cache(maxsize=4096)  # thousands of jobs share a few
+@lru_cache(maxsize=NAMES_CACHED_MAX)
 def full_image_name(name: str) -> str:
     """Return the name with its registry and a tag; with a digest, which says more, without a tag.
 
