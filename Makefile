@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_CLUSTER = $(if $(CLUSTER),--directory $(CLUSTER))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu soak mutants lint format bench lock crds docs site release kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
+.PHONY: help setup demo test test-gpu soak mutants lint format bench scale lock crds docs site release kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -78,6 +78,9 @@ format: $(READY)  ## Format and mend what the linter can
 
 bench: $(READY)  ## Measure; ONLY=name runs one group; writes bench/out/latest.json
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
+
+scale: $(READY)  ## Measure the controllers at 100,000 nodes and 300,000 pods (2 cores, at most 30 minutes)
+	$(BIN)/python -m bench --only planner planner_scale packing scale
 
 lock: $(READY)  ## Resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra postgres --extra web pyproject.toml -o requirements/run.lock

@@ -1,4 +1,4 @@
-"""Run the benchmark groups: all, or `--only NAME`.
+"""Run the benchmark groups: all, or those of `--only`.
 
 `--runs 5` repeats them and writes the mean and the spread of each figure to
 `bench/out/runs.json`, which is what bounds are set from. `--compare FILE` shows the figures beside
@@ -23,13 +23,13 @@ def main() -> int:
     """Run, print, write `bench/out/latest.json`; exit 1 when a bound is missed."""
     names = sorted(module.name for module in pkgutil.iter_modules(groups.__path__))
     parser = argparse.ArgumentParser(prog="bench", description=__doc__)
-    parser.add_argument("--only", choices=names, help="one group")
+    parser.add_argument("--only", choices=names, nargs="+", help="these groups")
     parser.add_argument("--runs", type=int, default=1, help="how often to run")
     parser.add_argument("--compare", type=Path, metavar="FILE", help="an earlier latest.json")
     given = parser.parse_args()
     earlier = json.loads(given.compare.read_text()) if given.compare else []
     print(f"this core is {slowness():.2f} x as slow as the reference core", flush=True)
-    chosen = [given.only] if given.only else names
+    chosen = given.only or names
     reports = [_run(chosen) for _ in range(given.runs)]
     report = reports[-1]
     good = report.write()

@@ -24,8 +24,17 @@ def cpu_seconds(pid: int) -> float:
 
 def resident_bytes(pid: int) -> int:
     """Return the resident memory of a process."""
+    return _size(pid, "VmRSS")
+
+
+def peak_bytes(pid: int) -> int:
+    """Return the most resident memory that a process has had."""
+    return _size(pid, "VmHWM")
+
+
+def _size(pid: int, name: str) -> int:
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
+        if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("a process has a resident size")
 

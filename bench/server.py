@@ -1,5 +1,8 @@
 """An API server in a process of its own: `python -m bench.server DIRECTORY [CERTIFICATES]`.
 
+`python -m bench.server --fleet NODES GANGS MEMBERS` keeps nothing on disk, and has such a cluster
+(`bench/fleet.py`) before it prints its port.
+
 On uvloop with its log in the directory, as in `fairlead up`, but without nodes and controllers. It
 prints its port, answers one JSON line of counts for each line on its input, and ends with it. With
 a directory of certificates (`apiserver.crt`, `apiserver.key`) it speaks TLS.
@@ -8,6 +11,7 @@ a directory of certificates (`apiserver.crt`, `apiserver.key`) it speaks TLS.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import random
 import ssl
@@ -17,7 +21,9 @@ from pathlib import Path
 
 import uvloop
 
+from bench.fleet import FleetSize, fill
 from fairlead.app.embedded_process import settle_garbage_collector
+from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.http.broadcast import WatchEnding
 from fairlead.embedded.http.server import serve
 from fairlead.embedded.registry import Registry
@@ -34,7 +40,9 @@ def _tls(certificates: Path) -> ssl.SSLContext:
     return context
 
 
-async def main(directory: Path, certificates: Path | None) -> None:
+async def main(
+    directory: Path | None, certificates: Path | None = None, fleet: FleetSize | None = None
+) -> None:
     """Serve until the input ends."""
     tls = None if certificates is None else _tls(certificates)
     store = Store.open(directory)
@@ -43,6 +51,8 @@ async def main(directory: Path, certificates: Path | None) -> None:
         ids=lambda: str(uuid.uuid4()), rng=random.Random(1),
     )  # fmt: skip
     await service.bootstrap()
+    if fleet is not None:
+        await fill(InProcessClient(service), fleet)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
@@ -63,5 +73,9 @@ async def main(directory: Path, certificates: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    given = [Path(argument) for argument in sys.argv[1:]]
-    uvloop.run(main(given[0], given[1] if len(given) > 1 else None))
+    if sys.argv[1] == "--fleet":
+        gc.disable()  # nothing of what is made goes
+        uvloop.run(main(None, fleet=FleetSize(*map(int, sys.argv[2:]))))
+    else:
+        given = [Path(argument) for argument in sys.argv[1:]]
+        uvloop.run(main(given[0], given[1] if len(given) > 1 else None))

@@ -63,18 +63,18 @@ def run(report: Report) -> None:
             gc.enable()
 
 
-def _timed(call: Callable[[], object]) -> float:
+def timed(call: Callable[[], object]) -> float:
     """Return the CPU seconds of a call."""
     start = time.process_time()
     call()
     return time.process_time() - start
 
 
-def _place(state: PlacementState, job: Job) -> float:
+def place_gang(state: PlacementState, job: Job) -> float:
     """Return the CPU seconds of taking in a gang and placing it; it then runs."""
     placed = list[PlaceJob]()
-    seconds = _timed(partial(state.cluster.job_changed, job))
-    seconds += _timed(partial(_decide_into, placed, state))
+    seconds = timed(partial(state.cluster.job_changed, job))
+    seconds += timed(partial(_decide_into, placed, state))
     (action,) = placed
     state.cluster.job_changed(as_written(action))
     return seconds
@@ -91,8 +91,8 @@ def _many_gangs(report: Report) -> None:
     free = [GPUS] * GANG_NODES
     early, late, ratios = list[float](), list[float](), list[float]()
     for number in range(GANGS + GANGS_TIMED):
-        seconds = _place(state, make_job(f"gang-{number}", count=GANG_MEMBERS, gpus=1))
-        plain = _timed(lambda: bare.place_members(free, 1, members=GANG_MEMBERS))
+        seconds = place_gang(state, make_job(f"gang-{number}", count=GANG_MEMBERS, gpus=1))
+        plain = timed(lambda: bare.place_members(free, 1, members=GANG_MEMBERS))
         if number < GANGS_TIMED:
             early.append(seconds)
         elif number >= GANGS:
@@ -110,9 +110,14 @@ def _near(report: Report) -> None:
     costs = list[float]()
     for number in range(NEAR_ROUNDS):
         job = make_job(f"near-{number}", count=NEAR_MEMBERS, gpus=1, topology=NEAR)
-        costs.append(_place(state, job))
+        costs.append(place_gang(state, job))
         state.cluster.job_deleted(job.metadata.key)
-    _add(report, "gang_1000_near_of_100000", statistics.median(costs[1:]), nodes=NEAR_NODES)
+    report_cost(
+        report,
+        "planner_scale.gang_1000_near_of_100000",
+        statistics.median(costs[1:]),
+        nodes=NEAR_NODES,
+    )
 
 
 def _repairs(report: Report) -> None:
@@ -131,7 +136,7 @@ def _repairs(report: Report) -> None:
             state.cluster.node_deleted(name)
         state.cluster.job_changed(job)
         found = list[PlaceJob]()
-        costs.append(_timed(partial(_decide_into, found, state)))
+        costs.append(timed(partial(_decide_into, found, state)))
         (action,) = found
         placement = as_written(action).status.placement
         assert placement is not None
@@ -147,36 +152,41 @@ def _waiting(report: Report) -> None:
     names = [node.metadata.name for node in nodes]
     full = make_job("full", count=WAITING_NODES, gpus=GPUS, placement=make_placement(names),
                     time_limit_seconds=7 * 86_400)  # fmt: skip
-    shapes = [(rng.randrange(1, 512), rng.randrange(1, GPUS + 1)) for _ in range(SHAPES)]
-    waiting = list[Job]()
-    for number in range(WAITING):
-        count, gpus = rng.choice(shapes)
-        waiting.append(
-            make_job(f"wait-{number:05}", count=count, gpus=gpus, created=EPOCH + number)
-        )
+    waiting = waiting_jobs(rng, WAITING)
     state = PlacementState.of(nodes, [full, *waiting])
-    first = _timed(lambda: decide(state, PlacementPolicy(), EPOCH + WAITING))
+    first = timed(lambda: decide(state, PlacementPolicy(), EPOCH + WAITING))
     _add(report, "cycle_of_10000", first, nodes=WAITING_NODES)
     changes = list[float]()
-    for number in range(CHANGES):
-        count, gpus = rng.choice(shapes)
-        job = make_job(f"more-{number}", count=count, gpus=gpus, created=EPOCH + WAITING + number)
+    for job in waiting_jobs(rng, CHANGES, first=WAITING):
         state.cluster.job_changed(job)
-        changes.append(_timed(lambda: decide(state, PlacementPolicy(), EPOCH + 2 * WAITING)))
+        changes.append(timed(lambda: decide(state, PlacementPolicy(), EPOCH + 2 * WAITING)))
     now, policy, answers = EPOCH + 2 * WAITING, PlacementPolicy(), list[float]()
     forecasts = Forecasts(state, now, policy)
     for job in rng.sample(waiting, EXPLAINED):
         ask = partial(explain, state, job.metadata.key, now, policy, forecasts=forecasts)
-        answers.append(_timed(ask))
+        answers.append(timed(ask))
     asked = list[float]()
-    for number in range(SUBMITTED):
-        count, gpus = rng.choice(shapes)
-        job = submitted(make_job(f"next-{number}", count=count, gpus=gpus), now)
-        asked.append(_timed(partial(explain_changed, state, job, now, policy, may_try=never)))
+    for each in waiting_jobs(rng, SUBMITTED, first=WAITING + CHANGES):
+        job = submitted(each, now)
+        asked.append(timed(partial(explain_changed, state, job, now, policy, may_try=never)))
     _add(report, "change_of_10000", statistics.median(changes), nodes=WAITING_NODES)
     _add(report, "why_first", answers[0], nodes=WAITING_NODES)
     _add(report, "why", _mean(answers), nodes=WAITING_NODES)
     _add(report, "submitted", _mean(asked), nodes=WAITING_NODES)
+
+
+def waiting_jobs(rng: random.Random, count: int, *, first: int = 0) -> list[Job]:
+    """Return jobs of some hundred shapes; numbers from `first` on, in their order of creation."""
+    shape_rng = random.Random(1)  # the same shapes for all calls
+    shapes = [
+        (shape_rng.randrange(1, 512), shape_rng.randrange(1, GPUS + 1)) for _ in range(SHAPES)
+    ]
+    jobs = list[Job]()
+    for number in range(first, first + count):
+        members, gpus = rng.choice(shapes)
+        created = EPOCH + number
+        jobs.append(make_job(f"wait-{number:05}", count=members, gpus=gpus, created=created))
+    return jobs
 
 
 def never() -> bool:
@@ -195,8 +205,13 @@ def _shapes(report: Report) -> None:
     state, changes = PlacementState.of(nodes, [full, *waiting]), list[float]()
     for number in range(CHANGES):
         state.cluster.job_changed(_distinct(WAITING + number))
-        changes.append(_timed(lambda: decide(state, PlacementPolicy(), EPOCH + 2 * WAITING)))
-    _add(report, "change_of_10000_shapes", statistics.median(changes), nodes=WAITING_NODES)
+        changes.append(timed(lambda: decide(state, PlacementPolicy(), EPOCH + 2 * WAITING)))
+    report_cost(
+        report,
+        "planner_scale.change_of_10000_shapes",
+        statistics.median(changes),
+        nodes=WAITING_NODES,
+    )
 
 
 def _distinct(number: int) -> Job:
@@ -225,7 +240,7 @@ def _events(report: Report) -> None:
             cluster.node_changed(node)
 
     for name, call in (("pod", take_pods), ("node", take_nodes)):
-        _add(report, f"{name}_events_of_{EVENTS}", _timed(call), nodes=EVENT_NODES)
+        _add(report, f"{name}_events_of_{EVENTS}", timed(call), nodes=EVENT_NODES)
 
 
 def with_images(nodes: Sequence[Node]) -> list[Node]:
@@ -259,11 +274,15 @@ def _memory(report: Report) -> None:
 
 
 def _add(report: Report, name: str, seconds: float, *, nodes: int) -> None:
+    report_cost(report, f"planner_scale.{name}", seconds, nodes=nodes)
+
+
+def report_cost(report: Report, name: str, seconds: float, *, nodes: int) -> None:
     """Report a cost in milliseconds, and over the loop over so many nodes."""
     free = [0] * (nodes - 1) + [1]
-    loops = [_timed(lambda: bare.place_members(free.copy(), 1, members=1)) for _ in range(9)]
-    report.add(f"planner_scale.{name}_ratio", seconds / statistics.median(loops), "x loop")
-    report.add(f"planner_scale.{name}", seconds / cpu_slowness() * 1e3, "ms CPU")
+    loops = [timed(lambda: bare.place_members(free.copy(), 1, members=1)) for _ in range(9)]
+    report.add(f"{name}_ratio", seconds / statistics.median(loops), "x loop")
+    report.add(name, seconds / cpu_slowness() * 1e3, "ms CPU")
 
 
 def _mean(costs: Sequence[float]) -> float:
