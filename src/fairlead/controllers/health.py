@@ -120,6 +120,9 @@ class HealthController:
         self._keys = keys
         #: Nodes with a report that asks for something, a record or a drain.
         self._open: dict[str, None] = {}
+        #: What decisions see of them, until it changes; and what of the pools it was made from.
+        self._views: dict[str, NodeView] = {}
+        self._views_of: tuple[object, ...] = ()
         #: Reports of nodes that are not there, by name, and since when.
         self._orphans: dict[str, float] = {}
         self._joining: dict[str, None] = {}
@@ -197,6 +200,7 @@ class HealthController:
         """Take in that use of some nodes may have begun or ended."""
         self._is_changed |= bool(self._open)
         for name in nodes:
+            self._views.pop(name, None)
             is_used = self._use.is_used(name)
             self._book.set_used(name, self._instant(), is_used=is_used)
             if is_used and name in self._world.yielding.nodes:
@@ -204,17 +208,21 @@ class HealthController:
 
     def _judge(self, name: str) -> None:
         """Note whether a node may need something."""
+        self._views.pop(name, None)
         node, report = self._world.mirrors.nodes.get("", name), self._reports.get("", name)
         notes = node.metadata.annotations if node is not None else {}
         is_open = names.HEALTH in notes or drain_of(notes) is not None
-        view = self._node_view(name, self._instant())
+        if node is not None:
+            self._book.looked(
+                node, self._book.of(node), now=self._clock.now(), instant=self._instant()
+            )
+        view = self._node_view(name)
         if node is not None and view is not None:
             is_open |= any(taint.key in _MARKS for taint in node.spec.taints)
             is_open |= view.change is not None
             tests = view.tests
             is_open |= any(each.is_open or self._book.pod(each) is not None for each in tests)
             is_open |= fault_of(node, tests) is not None
-            self._book.looked(node, tests, now=self._clock.now(), instant=self._instant())
         if report is None or node is not None:
             self._orphans.pop(name, None)
         else:
@@ -226,6 +234,7 @@ class HealthController:
             self._open[name] = None
         else:
             self._open.pop(name, None)
+            self._views.pop(name, None)
         if is_open or was_open:
             self._decide_soon()
 
@@ -262,18 +271,26 @@ class HealthController:
         contact = mirrors.nodes.seconds_since_contact
         self._pulse = pulse = self._pulse.aged(instant)
         pools = {pool.metadata.name: pool for pool in mirrors.pools.items()}
+        views_of = (
+            self._tests.is_undefined,
+            *((name, pool.is_active, pool.spec) for name, pool in pools.items()),
+        )
+        if views_of != self._views_of:
+            self._views_of = views_of
+            self._views.clear()
         repaired = () if fleet is None else fleet.status.repairs
         nodes = {
             name: view
             for name in sorted({*self._open, *(each.node for each in repaired)})
-            if (view := self._node_view(name, instant)) is not None
+            if (view := self._node_view(name)) is not None
         }
         cluster_reports, is_dark = self._cluster_reports, self._tests.is_undefined
         partners = self._book.partners(nodes.values())
         tests = [*(test for view in nodes.values() for test in view.tests), *partners.values()]
         return HealthView(
             fleet=fleet, nodes=nodes,
-            pods={name: self._others(name) for name, view in nodes.items() if _is_drained(view)},
+            pods={name: self._others(name) for name, view in nodes.items()
+                  if view.drain is not None},
             pools={name: pool for name, pool in pools.items() if pool.is_active},
             sizes={scope: count for scope, count in self._sizes.items() if count},
             node_names=frozenset(self._scopes),
@@ -294,10 +311,14 @@ class HealthController:
         found = (self._reports.get("", name) for name, at in self._orphans.items() if at <= latest)
         return [report for report in found if report is not None]
 
-    def _node_view(self, name: str, instant: float) -> NodeView | None:
-        node = self._world.mirrors.nodes.get("", name)
+    def _node_view(self, name: str) -> NodeView | None:
+        """Return what decisions see of a node: the view that there is, unless it is of before."""
+        node, report = self._world.mirrors.nodes.get("", name), self._reports.get("", name)
         if node is None:
             return None
+        known = self._views.get(name)
+        if known is not None and known.node is node and known.report is report:
+            return known
         meta = node.metadata
         pool = self._world.mirrors.pools.get("", meta.labels.get(names.POOL, ""))
         is_replaceable = (
@@ -306,16 +327,16 @@ class HealthController:
         )  # fmt: skip
         of_pool = pool.spec.test_suite if pool is not None else ""
         suite = self._policy.gate_suite(meta.labels, of_pool)
-        return NodeView(
-            node, record_of(meta.annotations), self._reports.get("", name),
-            is_used=self._use.is_used(name),
-            idle_seconds=self._book.idle.idle_seconds(name, instant),
+        view = self._views[name] = NodeView(
+            node, record_of(meta.annotations), report,
+            is_used=self._use.is_used(name), idle_since=self._book.idle.idle_since(name),
             is_replaceable=is_replaceable,
             is_restartable=is_replaceable and pool is not None
             and pool.spec.provider.type.restarts,
             tests=self._book.of(node),
             suite="" if self._tests.is_undefined else suite,
         )  # fmt: skip
+        return view
 
     def _others(self, name: str) -> list[Pod]:
         """Return the pods on a node that no job of ours stops, and that are not on their way."""
@@ -473,10 +494,6 @@ class HealthController:
                 raise error
             case _:
                 assert_never(action)
-
-
-def _is_drained(view: NodeView) -> bool:
-    return drain_of(view.node.metadata.annotations) is not None
 
 
 def _is_ours(pod: Pod) -> bool:

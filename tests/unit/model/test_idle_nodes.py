@@ -61,13 +61,13 @@ def test_use_begins_the_wait_again_and_ends_it() -> None:
     seen.idle.set_used("a", seen.at, is_used=True)
     seen.at = 50_000.0
     assert seen.due() == []
-    assert seen.idle.idle_seconds("a", seen.at) == 0.0
+    assert seen.idle.idle_since("a") == float("inf")
     seen.idle.set_used("a", seen.at, is_used=False)
     seen.at += 1799.0
     assert seen.due() == []
     seen.at += 1.0
     assert seen.due() == ["a"]
-    assert seen.idle.idle_seconds("a", seen.at) == 1800.0
+    assert seen.at - seen.idle.idle_since("a") == 1800.0
     seen.idle.set_used("a", seen.at, is_used=True)
     assert seen.due() == [], "what was due is not, once it works"
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from functools import cache, lru_cache
 from importlib import resources
+from types import MappingProxyType
 from typing import TypeAlias
 
 import msgspec
@@ -107,12 +108,14 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def machine_tests(own: Iterable[MachineTest] = ()) -> Mapping[str, MachineTest]:
     """Return every test by name, with the administrator's own ones."""
-    return {each.name: each for each in (*_file().test, *own)}
+    own = tuple(own)
+    return _tests() if not own else {**_tests(), **{each.name: each for each in own}}
 
 
+@cache
 def suites() -> Mapping[str, Suite]:
     """Return every suite by name."""
-    return {each.name: each for each in _file().suite}
+    return MappingProxyType({each.name: each for each in _file().suite})
 
 
 def suite_of(
@@ -171,6 +174,11 @@ def device_floor(device: str, test: str, figure: str) -> float | None:
         if floor.device in device:
             return floor.figures.get(f"{test}.{figure}")
     return None
+
+
+@cache
+def _tests() -> Mapping[str, MachineTest]:
+    return MappingProxyType({each.name: each for each in _file().test})
 
 
 @cache

@@ -73,7 +73,6 @@ from fairlead.model.health.idle_nodes import DueNode
 from fairlead.model.health.judgement import PeerFigures
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.health.pair_book import PairBook
-from fairlead.model.health.windows import drain_of
 
 _NOTES_MAX = 100
 
@@ -164,10 +163,14 @@ class _Cycle:
     actions: list[Action] = field(default_factory=list[Action])
     needs: dict[str, Need] = field(default_factory=dict[str, Need])
     states: dict[NodeState, int] = field(default_factory=dict[NodeState, int])
+    #: The nodes that are not plain, by name: a fleet that is tested has thousands of others.
+    marked: Sequence[tuple[str, NodeView]] = ()
 
     def run(self) -> tuple[Decision[Action], HealthReport]:
         view = self.view
-        for name, node in sorted(view.nodes.items()):
+        found = [item for item in view.nodes.items() if not item[1].is_plain]
+        self.marked = sorted(found)
+        for name, node in self.marked:
             need = need_of(
                 node.node, node.report, self.policy, view.now, acting=True, tests=node.tests,
                 change=node.change,
@@ -178,7 +181,10 @@ class _Cycle:
         is_clear = not findings
         self._move(is_clear=is_clear)
         rulings = self._grant(findings)
-        bench = Bench(view.test_pods, view.peers, self.policy, view.now, view.partners, view.pairs)
+        bench = Bench(
+            view.test_pods, view.peers, self.policy, view.now, view.partners, view.pairs,
+            instant=view.instant,
+        )  # fmt: skip
         self.actions += steps_of_tests(view.nodes, bench, self.needs)
         bad_links = self._blame()
         late = self._test_idle(is_clear=is_clear)
@@ -211,7 +217,7 @@ class _Cycle:
         count, fleet = 0, len(view.node_names)
         open_count = sum(
             test.is_open and test.spec.cause is NodeTestCause.IDLE
-            for node in view.nodes.values() for test in node.tests
+            for node in view.nodes.values() if node.open_test is not None for test in node.tests
         )  # fmt: skip
         chosen = dict[str, None]()
         plan = None if view.pairs is None else PairPlan(view.pairs, view.now, chosen)
@@ -274,7 +280,7 @@ class _Cycle:
     def _move(self, *, is_clear: bool) -> None:
         """Write what follows for the nodes that are out."""
         view, at = self.view, format_time(self.view.now)
-        for _, node in sorted(view.nodes.items()):
+        for _, node in self.marked:
             record = node.record
             if record is None or not record.is_out:
                 if node.is_marked and node.name not in self.needs:
@@ -382,15 +388,14 @@ class _Cycle:
         known = {each.uid for each in status.repairs}
         lost = tuple(  # it was charged when it was granted
             Repair(node.name, node.node.metadata.uid, node.node.metadata.labels.get(POOL, ""), at)
-            for _, node in sorted(self.view.nodes.items())
+            for _, node in self.marked
             if node.record is not None and node.record.is_out
             and node.node.metadata.uid not in known
         )  # fmt: skip
         new = (*new, *lost)[: max(0, REPAIRS_MAX - len(kept))]
         is_old = bool(status.removed) and ledger.clock - status.clock >= policy.ledger_seconds
-        views = (self.view.nodes[name] for name in sorted(self.view.nodes))
         tried = with_tries(
-            status.tried, ((each.node, each.record, each.report) for each in views),
+            status.tried, ((each.node, each.record, each.report) for _, each in self.marked),
             now=self.view.now,
         )  # fmt: skip
         if not new and kept == status.repairs and not is_old and tried is status.tried:
@@ -417,8 +422,7 @@ class _Cycle:
 
     def _evict(self) -> None:
         for name, pods in sorted(self.view.pods.items()):
-            node = self.view.nodes[name].node
-            drain = drain_of(node.metadata.annotations)
+            node, drain = self.view.nodes[name].node, self.view.nodes[name].drain
             if drain is None or drain.asked_at is None:
                 continue
             begins = drain.start - self.policy.eviction_seconds
@@ -445,7 +449,7 @@ class _Cycle:
 
     def _shadowed(self) -> Iterator[tuple[NodeView, Need]]:
         count = 0
-        for name, node in sorted(self.view.nodes.items()):
+        for name, node in self.marked:
             if name in self.needs or not (node.report or node.tests or node.change):
                 continue
             need = need_of(

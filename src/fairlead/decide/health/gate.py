@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.cluster.node_pool import PoolDecision
+from fairlead.api.cluster.node_suites import suites
 from fairlead.api.cluster.node_test import NodeTest, NodeTestCause, NodeTestPhase
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.values.times import format_time
@@ -59,6 +60,8 @@ class Bench:
     #: The other tests of pairs, by name, and what pairs measured.
     partners: Mapping[str, NodeTest] = field(default_factory=dict[str, NodeTest])
     pairs: PairBook | None = None
+    #: `now` on the clock of the loop, which does not jump.
+    instant: float = 0.0
 
 
 def steps_of_tests(
@@ -69,10 +72,13 @@ def steps_of_tests(
     `needs`: nodes whose faults ask for something; they are not tested before these have ended.
     """
     room = bench.policy.tests_at_once_max - sum(
-        test.status.phase is NodeTestPhase.RUNNING for node in nodes.values() for test in node.tests
-    )
+        test.status.phase is NodeTestPhase.RUNNING
+        for node in nodes.values() if node.open_test is not None for test in node.tests
+    )  # fmt: skip
     results = RESULTS_MAX
     for name, node in sorted(nodes.items()):
+        if room <= 0 and _can_only_begin(node, bench):
+            continue
         if _has_result(node, bench):
             if results <= 0:
                 continue
@@ -85,8 +91,24 @@ def steps_of_tests(
             yield step
 
 
+def _can_only_begin(node: NodeView, bench: Bench) -> bool:
+    """True for a node at the gate of which nothing follows but that its only test begins.
+
+    When a fleet is new, thousands of them wait for a place among those that run.
+    """
+    test = node.open_test
+    if test is None or len(node.tests) > 1 or test.spec.cause is not NodeTestCause.GATE:
+        return False
+    if test.spec.peer is not None or test.status.pod_uid or test.metadata.name in bench.pods:
+        return False
+    ends = instant_of(test.metadata.creation_timestamp, float("-inf"))
+    return test.spec.suite in suites() and bench.now < ends + bench.policy.test_deadline_seconds
+
+
 def _has_result(node: NodeView, bench: Bench) -> bool:
     """True when a pod of an open test has ended, so that its figures are to be judged."""
+    if node.open_test is None:
+        return False
     found = (bench.pods.get(each.metadata.name) for each in node.tests if each.is_open)
     return any(pod is not None and pod.is_terminal for pod in found)
 
@@ -94,13 +116,13 @@ def _has_result(node: NodeView, bench: Bench) -> bool:
 def _steps(
     node: NodeView, bench: Bench, nodes: Mapping[str, NodeView], *, is_needed: bool
 ) -> Iterator[TestAction | LiftTaint]:
-    tests = sorted(node.tests, key=lambda each: (each.spec.number, each.metadata.name))
+    tests = node.ordered_tests
     for test in tests:
         pod = bench.pods.get(test.metadata.name)
         if not test.is_open and pod is not None and pod.metadata.deletion_timestamp is None:
             yield DeleteTestPod(pod)
-    first = next((each for each in tests if each.is_open), None)
-    if first is not None:  # one runner for each node: the others wait
+    first = node.open_test
+    if first is not None:
         step = _step(first, node, bench, nodes)
         if step is not None:
             yield step
@@ -144,7 +166,8 @@ def _step(
         return step_aside(test, pod, now=bench.now)
     return next_step(
         test, pod, node.node, bench.policy, now=bench.now, peers=bench.peers,
-        is_used=node.is_used, idle_seconds=node.idle_seconds, report=node.report,
+        is_used=node.is_used, report=node.report,
+        idle_seconds=max(0.0, bench.instant - node.idle_since),
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -22,7 +23,7 @@ from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.changes import change_of
 from fairlead.decide.health.machine_memory import RememberedTries
-from fairlead.decide.health.need import Need, instant_of, is_proven, need_of
+from fairlead.decide.health.need import Need, instant_of, is_proven, need_of, open_faults
 from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
 from fairlead.decide.health.testing import has_passed, is_gated
 from fairlead.model.health.node_record import (
@@ -33,7 +34,7 @@ from fairlead.model.health.node_record import (
     NodeState,
     Try,
 )
-from fairlead.model.health.windows import window_text
+from fairlead.model.health.windows import Window, drain_of, window_text
 
 #: The rungs, in the order in which one follows what did not help; each with its state.
 _STATES = {
@@ -48,20 +49,20 @@ _NOTHING_KNOWN = RememberedTries()
 _LADDER = (Action.RESET_GPU, Action.REBOOT, Action.REPLACE, Action.ASK_PERSON)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # without slots: what follows from the fields is computed once
 class NodeView:
     """One node that may need something.
 
     `is_used`: a job has a place on it or a pod runs there. `is_replaceable`: it belongs to a pool
-    whose machines Fairlead ends and buys.
+    whose machines Fairlead ends and buys. One view serves all decisions until a field changes.
     """
 
     node: Node
     record: NodeRecord | None
     report: NodeReport | None
     is_used: bool = False
-    #: For how long nothing has used it, as far as this process knows.
-    idle_seconds: float = float("inf")
+    #: Since when nothing has used it, as far as this process knows: an instant of the loop.
+    idle_since: float = float("-inf")
     is_replaceable: bool = False
     #: The provider of its machine can restart it.
     is_restartable: bool = False
@@ -80,7 +81,7 @@ class NodeView:
         has_taint = any(taint.key == TAINT_UNHEALTHY for taint in self.node.spec.taints)
         return has_taint or HEALTH_DRAIN in self.node.metadata.annotations
 
-    @property
+    @cached_property
     def change(self) -> ReportedFault | None:
         """That its machine is another one than the one that was tested; None: it is not.
 
@@ -91,6 +92,28 @@ class NodeView:
         if is_gated(self.node) or (record is not None and record.is_out and not is_emptied):
             return None
         return change_of(self.node, self.report, self.tests, self.suite) if self.suite else None
+
+    @cached_property
+    def is_plain(self) -> bool:
+        """True for a node without an open fault that is not out, nor marked as one that is."""
+        if self.record is not None or self.is_marked or self.change is not None:
+            return False
+        return next(open_faults(self.node, self.report, self.tests), None) is None
+
+    @cached_property
+    def drain(self) -> Window | None:
+        """Until when it is to be empty; None: it is not."""
+        return drain_of(self.node.metadata.annotations)
+
+    @cached_property
+    def ordered_tests(self) -> tuple[NodeTest, ...]:
+        """Its tests in the order of their numbers."""
+        return tuple(sorted(self.tests, key=lambda each: (each.spec.number, each.metadata.name)))
+
+    @cached_property
+    def open_test(self) -> NodeTest | None:
+        """The first of its tests that has not ended; the others wait for it."""
+        return next((each for each in self.ordered_tests if each.is_open), None)
 
     @property
     def retests(self) -> tuple[str, ...]:

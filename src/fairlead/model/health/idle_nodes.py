@@ -134,9 +134,11 @@ class IdleNodes:
         yield from self._waiting
         yield from self._due
 
-    def idle_seconds(self, name: str, instant: float) -> float:
-        """Return how long a node has been idle, as far as this process knows."""
-        return max(0.0, instant - self._idle_since.get(name, instant))
+    def idle_since(self, name: str) -> float:
+        """Return since when a node has been idle, as far as this process knows; infinity: it is
+        not.
+        """
+        return self._idle_since.get(name, float("inf"))
 
     def _first_due(self, name: str, at: float) -> DueNode:
         fit = self._fit[name]

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from statistics import median
 
 from msgspec.structs import replace
 
@@ -64,12 +63,16 @@ class PeerFigures:
             if name in column:
                 _drop(self._ordered[key], column.pop(name))
 
-    def values(self, test: str, figure: str, *, but: str = "") -> list[float]:
-        """Return one figure of all machines that have it, but for one; in order."""
-        values = list(self._ordered.get((test, figure), ()))
-        if values and but in (column := self._columns[test, figure]):
-            _drop(values, column[but])
-        return values
+    def values(self, test: str, figure: str, *, but: str = "") -> Sequence[float]:
+        """Return one figure of all machines that have it, but for one; in order.
+
+        It is what is kept, if that one has none: read it before the next `put`.
+        """
+        ordered = self._ordered.get((test, figure), [])
+        if ordered and but in (column := self._columns[test, figure]):
+            ordered = list(ordered)
+            _drop(ordered, column[but])
+        return ordered
 
 
 def _drop(ordered: list[float], value: float) -> None:
@@ -143,14 +146,16 @@ def comparable(test: NodeTest) -> tuple[MachineFinding, ...]:
 
 
 def fleet_limit(kind: FigureKind, values: Sequence[float]) -> float | None:
-    """Return the limit that the figures of others set; None: too few, or it is not judged."""
+    """Return the limit that the figures of others, which are in order, set; None: too few, or it
+    is not judged.
+    """
     if kind.better is Better.NEITHER or len(values) < PEERS_MIN:
         return None
-    ordered, half = sorted(values), len(values) // 2
-    middle = median(ordered)
-    deviation = _distance(ordered, middle, half + 1)
-    if len(ordered) % 2 == 0:
-        deviation = (_distance(ordered, middle, half) + deviation) / 2
+    half, is_even = len(values) // 2, len(values) % 2 == 0
+    middle = (values[half - 1] + values[half]) / 2 if is_even else values[half]
+    deviation = _distance(values, middle, half + 1)
+    if is_even:
+        deviation = (_distance(values, middle, half) + deviation) / 2
     room = max(DEVIATIONS * deviation, _SPREAD[kind.better] * abs(middle))
     return middle - room if kind.better is Better.HIGHER else middle + room
 

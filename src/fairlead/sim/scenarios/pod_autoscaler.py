@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -82,7 +83,8 @@ class _Model:
         self._idle_since: dict[int, float] = {}
         self._bought: set[int] = set()
         self._coming = 0
-        self._waiting: dict[int, _Job] = {}
+        #: Jobs of so many GPUs a member that lack members, in the order of their arrival.
+        self._waiting = defaultdict[int, dict[int, _Job]](dict)
         self._now = self._backoff_until = 0.0
         self._events: list[tuple[float, int, str, Any]] = []
         self._order = count()
@@ -100,7 +102,7 @@ class _Model:
             self._advance(at)
             match what:
                 case "arrive":
-                    self._waiting[next(self._order)] = value
+                    self._waiting[value.gpus][next(self._order)] = value
                 case "node":
                     self._coming -= 1
                     self._add(value)
@@ -118,10 +120,10 @@ class _Model:
                     self._scan()
             if what in ("arrive", "node", "finish"):
                 self._bind()
-            if self._waiting and not scans and self._may_grow():
+            if not scans and self._may_grow() and any(self._waiting.values()):
                 scans = True
                 self._at(self._now + SCAN_SECONDS, "scan", None)
-        self._result.never_ran = len(self._waiting)
+        self._result.never_ran = sum(map(len, self._waiting.values()))
         return self._result
 
     def _at(self, at: float, what: str, value: object) -> None:
@@ -166,20 +168,31 @@ class _Model:
     def _bind(self) -> None:
         """Bind members on the fullest nodes that have room, those of earlier jobs first."""
         room = max((free for free, nodes in enumerate(self._by_free) if nodes), default=0)
-        for key, job in list(self._waiting.items()):
-            while job.unbound and room >= job.gpus:
-                fits = (free for free in range(job.gpus, self._gpus + 1) if self._by_free[free])
-                free = next(fits, None)
-                if free is None:
-                    break
+        while True:  # where one member of a size does not fit, no other one of it does
+            heads = (
+                (next(iter(jobs)), size) for size, jobs in self._waiting.items()
+                if jobs and size <= room
+            )  # fmt: skip
+            key, size = min(heads, default=(0, 0))
+            if not size:
+                return
+            job = self._waiting[size][key]
+            while job.unbound and (free := self._least_free(size)):
                 node = next(iter(self._by_free[free]))
-                self._resize(node, free - job.gpus)
+                self._resize(node, free - size)
                 job.nodes.append(node)
                 job.unbound -= 1
-            if not job.unbound:
-                del self._waiting[key]
-                self._result.waits.append(self._now - job.at)
-                self._at(self._now + job.run_seconds, "finish", job)
+            if job.unbound:
+                room = size - 1
+                continue
+            del self._waiting[size][key]
+            self._result.waits.append(self._now - job.at)
+            self._at(self._now + job.run_seconds, "finish", job)
+
+    def _least_free(self, gpus: int) -> int:
+        """Return the fewest free GPUs of a node that has as many as these; 0: none has."""
+        fits = (free for free in range(gpus, self._gpus + 1) if self._by_free[free])
+        return next(fits, 0)
 
     # Machines
 
@@ -189,7 +202,8 @@ class _Model:
     def _scan(self) -> None:
         if self._now < self._backoff_until:
             return
-        wanted = _bins(self._waiting.values(), self._gpus) - self._coming
+        waiting = (job for jobs in self._waiting.values() for job in jobs.values())
+        wanted = _bins(waiting, self._gpus) - self._coming
         buys = min(wanted, self._pool.max - len(self._bought) - self._coming)
         if buys <= 0:
             return
