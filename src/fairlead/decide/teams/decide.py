@@ -44,6 +44,18 @@ class Sharing:
     #: int64[N]: the number of the request that has each node, -1 for none; and its block.
     share: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     block: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    #: The teams by the number that the requests name.
+    teams: Sequence[str] = ()
+    _slots: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+
+    def slots_of(self, team: str) -> Sequence[int]:
+        """Return the nodes in the shares of a team, in the order of their slots."""
+        found = self._slots.get(team)
+        if found is None:
+            of_team = [self.teams[request.team] == team for request in self.requests]
+            mine = np.array([*of_team, False])[self.share]
+            found = self._slots[team] = np.flatnonzero(mine).tolist()
+        return found
 
     def swappable(self, slot: int, others: Ints) -> Ints:
         """Return those of some slots that may change places with this one in the shares."""
@@ -96,7 +108,7 @@ def share_out(cluster: ClusterState, policy: TeamsPolicy, teams: Sequence[Team])
         SetOwner(table.names[slot], names[wanted[slot]] if wanted[slot] >= 0 else "")
         for slot in order.tolist()
     )
-    return Sharing(tuple(changes), results, "", shares, found.share, fleet.block)
+    return Sharing(tuple(changes), results, "", shares, found.share, fleet.block, names)
 
 
 def published(teams: TeamTable) -> PublishTeams:

@@ -12,7 +12,6 @@ exchanged; and only for jobs that have kept their place for a while, since other
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 from itertools import islice
 from math import inf
@@ -33,41 +32,62 @@ class Exchanges:
         self._cluster, self._sharing, self._policy = cluster, sharing, policy
         #: When more may be exchanged, if jobs keep their places; None: no such instant is known.
         self.wake_at: float | None = None
-        #: By team: slots of its own that it does not use; by user: those of others.
-        self._unused = defaultdict[str, list[int]](list)
-        self._borrowed = defaultdict[str, list[int]](list)
+        #: By team, of those that were asked about: slots of its own that it does not use.
+        self._unused: dict[str, list[int]] = {}
 
     def find(self, now: float) -> Iterator[tuple[SetOwner, SetOwner]]:
         """Yield pairs of changes, at most `changes_max` changes; each node is in one at most."""
-        table, uses = self._cluster.table, self._cluster.uses
-        if self._sharing.changes or self._sharing.held_back or not uses.borrowed.total():
+        if self._sharing.changes or self._sharing.held_back:
             return
-        slots = np.flatnonzero(self._sharing.share >= 0).tolist()
-        for index, owner, users in uses.unused_by_owners([table.names[slot] for slot in slots]):
-            self._unused[owner].append(slots[index])
-            for team in users:
-                self._borrowed[team].append(slots[index])
         due = list[tuple[float, str, int]]()
-        for team in self._borrowed.keys() & self._unused.keys():
-            for slot in self._borrowed[team]:
-                due_at = self._since(team, slot) + self._policy.exchange_seconds
-                if due_at <= now:
-                    due.append((due_at, team, slot))
-                elif due_at < inf:
-                    self.wake_at = min(due_at, self.wake_at or due_at)
+        for team, slot in self._borrowed():
+            due_at = self._since(team, slot) + self._policy.exchange_seconds
+            if due_at <= now:
+                due.append((due_at, team, slot))
+            elif due_at < inf:
+                self.wake_at = min(due_at, self.wake_at or due_at)
         pairs = self._pairs(sorted(due))
         yield from islice(pairs, max(1, self._policy.changes_max // 2))
+
+    def _borrowed(self) -> Iterator[tuple[str, int]]:
+        """Yield who uses which node of another team that leaves it unused, where the user has a
+        node of its own that it does not use. Few nodes are lent, of thousands.
+        """
+        table, uses, has_unused = self._cluster.table, self._cluster.uses, dict[str, bool]()
+        for node in uses.lent_nodes:
+            slot, users = table.slot(node), uses.users(node)
+            if slot is None or self._sharing.share[slot] < 0 or uses.owner(node) in users:
+                continue
+            for team in users:
+                if team not in has_unused:
+                    has_unused[team] = next(self._unused_by(team), None) is not None
+                if has_unused[team]:
+                    yield team, slot
+
+    def _unused_by(self, team: str) -> Iterator[int]:
+        """Yield the slots of a team's shares that it does not use."""
+        names, uses = self._cluster.table.names, self._cluster.uses
+        for slot in self._sharing.slots_of(team):
+            if team not in uses.users(names[slot]):
+                yield slot
+
+    def _unused_of(self, team: str) -> list[int]:
+        """Return the same, but for those that were exchanged."""
+        found = self._unused.get(team)
+        if found is None:
+            found = self._unused[team] = list(self._unused_by(team))
+        return found
 
     def _pairs(self, due: list[tuple[float, str, int]]) -> Iterator[tuple[SetOwner, SetOwner]]:
         names, uses = self._cluster.table.names, self._cluster.uses
         for _, team, slot in due:
             owner = uses.owner(names[slot])
-            if slot not in self._unused[owner]:
+            if slot not in self._unused_of(owner):
                 continue  # it was exchanged already
             own = self._counterpart(team, slot, owner)
             if own is not None:
-                self._unused[team].remove(own)
-                self._unused[owner].remove(slot)
+                self._unused_of(team).remove(own)
+                self._unused_of(owner).remove(slot)
                 yield SetOwner(names[slot], team), SetOwner(names[own], owner)
 
     def _since(self, team: str, slot: int) -> float:
@@ -91,5 +111,5 @@ class Exchanges:
             users = uses.users(table.names[own])
             return (0 if owner in users else 1 if not users else 2), int(table.rank[own])
 
-        fitting = self._sharing.swappable(slot, np.array(self._unused[team], dtype=np.int64))
+        fitting = self._sharing.swappable(slot, np.array(self._unused_of(team), dtype=np.int64))
         return min(fitting.tolist(), key=burden, default=None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, KeysView, Mapping, Sequence
+from collections.abc import Iterable, KeysView, Mapping
 from typing import NamedTuple, TypeVar
 
 import msgspec
@@ -144,6 +144,8 @@ class TeamUses:
         self.borrowed: Counter[str] = Counter()
         self.lent: Counter[str] = Counter()
         self.lent_to_jobs: Counter[str] = Counter()
+        #: The nodes that others than their own teams use.
+        self.lent_nodes: dict[str, None] = {}
         #: Rises whenever a node may begin or cease to be borrowed.
         self.borrowed_version = 0
         #: By team: jobs with nodes, jobs that wait for some, GPUs.
@@ -190,17 +192,6 @@ class TeamUses:
         """Return the teams of the jobs and pods that use a node."""
         holders, pods = self._holders.get(node, _NONE), self._pods.get(node, _NONE)
         return (holders | pods).keys() if holders and pods else (holders or pods).keys()
-
-    def unused_by_owners(self, nodes: Sequence[str]) -> Iterator[tuple[int, str, Iterable[str]]]:
-        """Yield the index of each node that its owner does not use, its owner ("": none) and its
-        users. Most have none: thousands of nodes are looked at, and few are lent.
-        """
-        owners, holders, pods = self._owners, self._holders, self._pods
-        for index, node in enumerate(nodes):
-            is_used = node in holders or node in pods
-            users, owner = self.users(node) if is_used else (), owners.get(node, "")
-            if owner not in users:
-                yield index, owner, users
 
     def user_count(self, team: str, node: str) -> int:
         """Return how many jobs and pods of a team use a node."""
@@ -328,7 +319,12 @@ class TeamUses:
         self.lent[owner] += sign * bool(others)
         self.lent_to_jobs[owner] += sign * is_lent_to_jobs
         self.used[owner] += sign * (owner in users)
-        self.borrowed_version += bool(others)
+        if others:
+            self.borrowed_version += 1
+            if sign > 0:
+                self.lent_nodes[node] = None
+            else:
+                del self.lent_nodes[node]
 
 
 def _add(counts: Counter[T], key: T, amount: int) -> None:
