@@ -3,6 +3,7 @@
 storm      each has eight faults, of which the worst asks for a reboot: nothing is taken
 cosmetic   each has eight faults that are information and ask for a reset: all ask to go
 out        1 % of the nodes are out, in all states, and the others have no fault
+gate       a new fleet waits for its tests, of which as many run as may
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ from fairlead.api.cluster.node_report import (
     ReportedFault,
     Severity,
 )
+from fairlead.api.cluster.node_test import (
+    NodeTest,
+    NodeTestCause,
+    NodeTestPhase,
+    NodeTestSpec,
+    NodeTestStatus,
+)
+from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.names import HEALTH, HEALTH_DRAIN
+from fairlead.api.names import HEALTH, HEALTH_DRAIN, TAINT_PREFLIGHT
 from fairlead.api.values.times import format_time
+from fairlead.decide.health.actions import Note
 from fairlead.decide.health.cycle import HealthMemory, HealthView, decide_health
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
@@ -57,6 +67,7 @@ def run(report: Report) -> None:
             name: _sick(name, Severity.INFO, Action.RESET_GPU) for name in _names(NODES)
         },
         "out": dict(zip(_names(OUT), map(_out, _names(OUT), cycle(STATES)), strict=True)),
+        "gate": {name: _gated(name, number) for number, name in enumerate(_names(NODES))},
     }  # fmt: skip
     costs: dict[str, list[float]] = {name: [] for name in cases}
     names = frozenset(_names(NODES))
@@ -81,8 +92,11 @@ def _decide(nodes: Mapping[str, NodeView], names: frozenset[str]) -> float:
     )  # fmt: skip
     gc.collect()
     began = time.process_time()
-    _, found = decide_health(view, POLICY, memory)
+    decision, found = decide_health(view, POLICY, memory)
     seconds = time.process_time() - began
+    if any(each.tests for each in nodes.values()):
+        assert all(isinstance(each, Note) for each in decision.actions), decision.actions
+        return seconds
     suspected = found.states.get(NodeState.SUSPECT, 0)
     assert suspected == NODES or sum(found.states.values()) == OUT, found.states
     return seconds
@@ -103,6 +117,19 @@ def _report(name: str, faults: tuple[ReportedFault, ...]) -> NodeReport:
     status = NodeReportStatus(format_time(NOW - 5.0), node.metadata.uid, "boot-1",
                               machine_id=f"board-{name}", faults=faults)  # fmt: skip
     return NodeReport(ObjectMeta(name=name), status=status)
+
+
+def _gated(name: str, number: int) -> NodeView:
+    """Return a node whose test waits, or runs."""
+    node, at = make_node(name, taints=(Taint(TAINT_PREFLIGHT, "NoSchedule"),)), NOW - 1.0
+    runs = number < POLICY.tests_at_once_max
+    status = NodeTestStatus(
+        NodeTestPhase.RUNNING if runs else NodeTestPhase.PENDING,
+        pod_uid="p" if runs else "", started_at=format_time(at) if runs else None,
+    )  # fmt: skip
+    spec = NodeTestSpec(name, node.metadata.uid, "quick", NodeTestCause.GATE, 1)
+    meta = ObjectMeta(name=f"{name}-1", creation_timestamp=format_time(at))
+    return NodeView(node, None, None, tests=(NodeTest(meta, spec, status),), suite="quick")
 
 
 def _out(name: str, state: NodeState) -> NodeView:
