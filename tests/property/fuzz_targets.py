@@ -121,7 +121,9 @@ def _rows() -> Iterator[Target]:
                  more=("file",))  # fmt: skip
     yield Target("cli.script.header:parse_header", (HEADER,), (CliError,),
                  named=(("file", "f"),), is_file=True)  # fmt: skip
-    yield Target("doctor.metrics:parse_page", (PAGE,), (ValueError,), more=(("a", "a_bucket"),))
+    yield Target(
+        "runtime.metrics_page:parse_page", (PAGE,), (ValueError,), more=(("a", "a_bucket"),)
+    )
     yield Target("embedded.http.protobuf:decode_protobuf", (CONTENT,), (ApiError,))
     yield Target(
         "node.sources.kmsg:parse_record",

@@ -25,7 +25,7 @@ from fairlead.doctor.check import Check
 from fairlead.doctor.etcd_state import EtcdState
 from fairlead.doctor.examine import ExaminationReport, examine
 from fairlead.doctor.facts import ClusterFacts, Source
-from fairlead.doctor.metrics import START, BadPage, Scrapes, pair, parse_page
+from fairlead.doctor.metrics import Scrapes, pair
 from fairlead.doctor.query import JOBS
 from fairlead.doctor.readers.budget import ReadPath, RequestBudget
 from fairlead.doctor.readers.cluster import ClusterReader
@@ -36,6 +36,7 @@ from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.readers.web import Web, mounted_access
 from fairlead.doctor.registry import BEHIND, CHECKS, wanted_samples
 from fairlead.runtime.clock import Clock
+from fairlead.runtime.metrics_page import START, BadPage, parse_page
 
 #: Larger pages are parsed in a thread, so that the controllers go on meanwhile.
 _INLINE_BYTES_MAX = 64 << 10

@@ -12,11 +12,12 @@ from typing import TypeVar
 
 from fairlead.doctor.audit.summary import AuditSummary
 from fairlead.doctor.etcd_state import EtcdState
-from fairlead.doctor.metrics import START, Family, Scrapes
+from fairlead.doctor.metrics import Family, Scrapes
 from fairlead.doctor.objects import SeenObjects
 from fairlead.doctor.prometheus.drops import TsdbSeries
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
 from fairlead.doctor.sources import Source
+from fairlead.runtime.metrics_page import START
 
 T = TypeVar("T")
 

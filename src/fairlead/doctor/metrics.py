@@ -10,11 +10,8 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client.parser import text_string_to_metric_families
+from fairlead.runtime.metrics_page import START, Labels
 
-Labels = tuple[tuple[str, str], ...]
-SAMPLES_MAX = 200_000
-START = "process_start_time_seconds"
 #: Made by the reader from what /health says; etcd exports no metric of its alarms.
 ALARM = "fairlead_etcd_nospace"
 
@@ -48,39 +45,6 @@ class Scrapes:
 
     instance: str
     families: Mapping[str, Family]
-
-
-class BadPage(ValueError):
-    """A page that is not in the exposition format, or has too many wanted samples."""
-
-
-def parse_page(page: bytes, wanted: Iterable[str]) -> dict[str, dict[Labels, float]]:
-    """Return the samples of the wanted sample names; BadPage.
-
-    Lines of other names are dropped before they are parsed: an API server's page has a hundred
-    thousand lines, a doctor needs a few thousand.
-    """
-    names = frozenset(wanted) | {START}
-    lines: list[bytes] = []
-    for line in page.splitlines():
-        if not line or line.startswith(b"#"):
-            continue
-        end = line.find(b"{")
-        name = line[: end if end >= 0 else line.find(b" ")].decode(errors="replace")
-        if name in names:
-            lines.append(line)
-    if len(lines) > SAMPLES_MAX:
-        raise BadPage(f"more than {SAMPLES_MAX:,} wanted samples")
-    found: dict[str, dict[Labels, float]] = {}
-    text = b"\n".join(lines).decode(errors="replace") + "\n"
-    try:
-        for family in text_string_to_metric_families(text):
-            for sample in family.samples:
-                labels = tuple(sorted(sample.labels.items()))
-                found.setdefault(sample.name, {})[labels] = float(sample.value)
-    except (ValueError, IndexError, KeyError) as error:
-        raise BadPage(f"not a page of metrics: {str(error)[:200]}") from error
-    return found
 
 
 def pair(

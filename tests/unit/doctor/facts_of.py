@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from fairlead.doctor.facts import ClusterFacts, Source
-from fairlead.doctor.metrics import pair, parse_page
+from fairlead.doctor.metrics import pair
 from fairlead.doctor.objects import (
     SeenApiService,
     SeenConfigMap,
@@ -19,6 +19,7 @@ from fairlead.doctor.objects import (
     SeenWorkload,
 )
 from fairlead.doctor.registry import wanted_samples
+from fairlead.runtime.metrics_page import parse_page
 
 TYPES: dict[str, Any] = {
     "nodes": tuple[SeenNode, ...], "control_plane_nodes": tuple[SeenNode, ...],

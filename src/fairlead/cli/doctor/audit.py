@@ -25,11 +25,11 @@ from fairlead.doctor.audit.report import (
 from fairlead.doctor.audit.summary import AuditSummary
 from fairlead.doctor.examine import ExaminationReport, examine
 from fairlead.doctor.facts import ClusterFacts
-from fairlead.doctor.metrics import BadPage
 from fairlead.doctor.output.text import WIDTH_DEFAULT
 from fairlead.doctor.registry import AUDIT_CHECKS
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.input.yamlwrite import to_yaml
+from fairlead.runtime.metrics_page import BadPage
 from fairlead.terminal import joined
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from fairlead.cli.connection.common import Common, Format, dump
 from fairlead.cli.doctor.access import check_url, tell_unreadable, web_of
-from fairlead.doctor.metrics import BadPage
 from fairlead.doctor.prometheus.api import BadPrometheusAnswer, PrometheusApi, server_get
 from fairlead.doctor.prometheus.drops import drop_rules, replay, unfinished, unused
 from fairlead.doctor.prometheus.promql import uses_of
@@ -16,6 +15,7 @@ from fairlead.doctor.prometheus.reader import PrometheusReader, expressions_of
 from fairlead.doctor.prometheus.report import MetricsReport, metrics_lines, metrics_values
 from fairlead.doctor.readers.web import said
 from fairlead.input.errors import Code, fail
+from fairlead.runtime.metrics_page import BadPage
 
 
 def run_metrics(common: Common, url: str, format_: str, options: Mapping[str, Any]) -> int:

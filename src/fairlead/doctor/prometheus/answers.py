@@ -20,9 +20,10 @@ import msgspec
 from fairlead.doctor.check import Check, MeasuredValue
 from fairlead.doctor.expressions import Expression, subject_of
 from fairlead.doctor.facts import ClusterFacts, NotSeen
-from fairlead.doctor.metrics import Family, Labels, Scrapes
+from fairlead.doctor.metrics import Family, Scrapes
 from fairlead.doctor.prometheus.api import BadPrometheusAnswer
 from fairlead.doctor.query import PromQuery
+from fairlead.runtime.metrics_page import Labels
 from fairlead.terminal import printable
 
 SAMPLES_MAX = 50_000
