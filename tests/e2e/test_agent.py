@@ -10,9 +10,11 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ import msgspec
 import pytest
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree
 
+from fairlead.api.values.sketch import parse_sketch
 from fairlead.model.health.faults import Moment
 from fairlead.node.agent import Agent
 from fairlead.node.host import Host
@@ -35,6 +38,19 @@ PATIENCE_SECONDS = 60
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "node-agent.md"
 
 
+class Exporter(BaseHTTPRequestHandler):
+    """A page with one GPU of a pod."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        labels = 'gpu="0",namespace="vision",pod="train-0"'
+        self.wfile.write(b"# TYPE x gauge\nDCGM_FI_DEV_GPU_UTIL{%s} 91\n" % labels.encode())
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
 class Running:
     """An agent on a tree, its state and its report."""
 
@@ -42,10 +58,12 @@ class Running:
         self.tree = HostTree(folder / "host")
         self.state, self.report = folder / "state.db", folder / "report.json"
 
+    more: Sequence[str] = ()
+
     @property
     def command(self) -> list[str]:
         return [sys.executable, "-m", "fairlead", "agent", "run", "--root", str(self.tree.root),
-                "--state", str(self.state), "--report", str(self.report)]  # fmt: skip
+                "--state", str(self.state), "--report", str(self.report), *self.more]  # fmt: skip
 
     @contextmanager
     def agent(self) -> Generator[subprocess.Popen[bytes]]:
@@ -90,6 +108,33 @@ def test_killed_and_started_again_it_counts_every_line_once(tmp_path: Path) -> N
         assert report["ended"][-1]["ending"] == "Boot"
         process.terminate()
         assert process.wait() == 0
+
+
+def test_values_of_an_exporter_are_in_the_report_of_their_window(tmp_path: Path) -> None:
+    running, config = Running(tmp_path), tmp_path / "node.yaml"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Exporter) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{http.server_port}/metrics"
+        settings = {"reportSeconds": 1, "exporters": {
+            "periodSeconds": 5, "windowSeconds": 15,
+            "pages": [{"url": url, "metrics": [{"name": "DCGM_FI_DEV_GPU_UTIL"}]}],
+        }}  # fmt: skip
+        config.write_text(json.dumps(settings))
+        running.more = ["--config", str(config)]
+        with running.agent() as process:
+            # `passes` moves the machine's clock; the looks follow real time.
+            for _ in range(4):
+                running.tree.passes(15)
+                time.sleep(1.5)
+            found = running.until(lambda report: bool(report["exports"]))
+            process.terminate()
+            assert process.wait() == 0
+        http.shutdown()
+    (sketch,) = found["exports"]["sketches"]
+    assert (sketch["namespace"], sketch["pod"]) == ("vision", "train-0")
+    values = parse_sketch(sketch["sketch"])
+    assert values.count >= 1
+    assert round(next(values.quantiles([0.5]))) == 91
 
 
 def test_a_person_ends_a_fault_of_the_running_agent(tmp_path: Path) -> None:

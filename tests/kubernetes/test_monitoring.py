@@ -54,6 +54,7 @@ EMPTY = {
     "Sent to the internet", "Received from the internet", "Traffic by class",
     "Budgets of internet traffic", "Nodes by what they count", "GPUs held and not used",
     "Jobs that use almost nothing", "What the idle policy does",
+    "Exported by team, median", "Exported by the fleet, p99", "Nodes whose exporters count",
 }  # fmt: skip
 #: Panels of checks that every control plane must fill.
 FILLED = ("ETCD-04", "ETCD-09B", "ETCD-01", "ETCD-02", "ETCD-15", "API-18", "API-04", "API-07")

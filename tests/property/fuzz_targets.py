@@ -129,6 +129,7 @@ def _rows() -> Iterator[Target]:
         "node.sources.kmsg:parse_record",
         (b"4,1,100,-;NVRM: Xid (PCI:0000:3b:00): 79, pid=1\n SUBSYSTEM=pci\n",),
     )
+    yield text("api.values.sketch:parse_sketch", ("z:1 4:2", "-684:9999 1700:1"))
     yield text("member.hostlist:expand_hosts", ("node[001-003,07],b", "a[1-2]b[3-4]"))
     yield text(
         "embedded.http.columns:compile_path",

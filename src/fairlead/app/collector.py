@@ -278,6 +278,8 @@ def _is_news(old: NodeReportStatus, new: NodeReportStatus, confirm_seconds: floa
     """
     if _substance(old) != _substance(new):
         return True
+    if new.exports is not None and (old.exports is None or old.exports.at != new.exports.at):
+        return True  # each window is added up once
     if _seconds(new) - _seconds(old) >= TRAFFIC_SECONDS and _is_other(old.traffic, new.traffic):
         return True
     return _seconds(new) - _seconds(old) >= confirm_seconds

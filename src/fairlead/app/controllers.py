@@ -41,6 +41,7 @@ from fairlead.controllers.idle import IdleController, Measured
 from fairlead.controllers.images import ImagesController
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.node_exports import NodeExports
 from fairlead.controllers.notices import NoticesController, NoticeSender
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.stored_templates import StoredTemplates
@@ -400,11 +401,15 @@ class Controllers:
             self._client, self.world, reports, events=self._events, clock=self._clock,
             policy=self._policies.egress, reader=reader,
         )  # fmt: skip
+        exports = NodeExports(self.world, reports, clock=self._clock, reader=reader)
         self._metrics.traffic.watch(lambda: controller.traffic)
+        self._metrics.exports.watch(lambda: exports.report)
         try:
-            await self._run(controller, reader)
+            await self._run(controller, reader, also=[exports.observe])
         finally:
             self._metrics.traffic.watch(None)
+            self._metrics.exports.watch(None)
+            exports.close()
 
     async def _run_doctor(self) -> None:
         reader, policy = self._begin("doctor"), self._policies.doctor

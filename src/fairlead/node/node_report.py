@@ -22,17 +22,20 @@ from fairlead.api.cluster.node_report import (
     REPORTED_SETTINGS_MAX,
     REPORTED_SOURCES_MAX,
     REPORTED_TEAMS_MAX,
+    SKETCHES_MAX,
     VALUE_MAX,
     WHY_MAX,
     Action,
     AgentAnswer,
     NodeReportStatus,
     Recovery,
+    ReportedExports,
     ReportedFault,
     ReportedFlow,
     ReportedPodEgress,
     ReportedSetting,
     ReportedShaping,
+    ReportedSketch,
     ReportedSource,
     ReportedTeamEgress,
     ReportedTraffic,
@@ -43,6 +46,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.meta import to_wire
 from fairlead.api.values.times import format_time, parse_time
+from fairlead.node.exports import ExportsUsage
 from fairlead.node.report import VERSION, FaultLine, RepairLine, Report, SourceLine
 from fairlead.node.shaping import ShapingUsage, TeamEgress
 from fairlead.node.sources.tuning import TuningMemory
@@ -99,7 +103,19 @@ def _status(report: Report, node_uid: str, now: float) -> NodeReportStatus:
         shaping=_shaping(report.shaping) if report.shaping else None,
         traffic=_traffic(report.traffic) if report.traffic else None,
         answered=_answer(report.repair) if report.repair else None,
+        exports=_exports(report.exports, now) if report.exports else None,
     )
+
+
+def _exports(found: ExportsUsage, now: float) -> ReportedExports:
+    """Return what of a window has room in the report; it did not end in the future."""
+    shown = found.sketches[:SKETCHES_MAX]
+    return ReportedExports(
+        format_time(min(parse_time(found.at), now)), found.seconds,
+        tuple(ReportedSketch(each.metric, each.sketch, each.namespace, each.pod)
+              for each in shown),
+        found.left_out + len(found.sketches) - len(shown), found.refused,
+    )  # fmt: skip
 
 
 def _answer(line: RepairLine) -> RequestAnswer:

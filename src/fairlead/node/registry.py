@@ -22,6 +22,7 @@ from fairlead.node.sources import (
     containerd,
     disks,
     ecc,
+    exporters,
     hardware,
     infiniband,
     kernel_log,
@@ -53,6 +54,7 @@ SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
     "traffic": traffic.source,
     "shaping": shaping.source,
     hardware.SOURCE: hardware.source,
+    exporters.SOURCE: exporters.source,
 }
 
 
@@ -79,6 +81,7 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     yield from unknown_facts(settings.tuning.facts, "tuning.facts")
     yield from traffic.conflicts(settings.traffic)
     yield from shaping.conflicts(settings)
+    yield from exporters.conflicts(settings.exporters)
     yield from _of_repairs(settings.repairs)
     if settings.tuning.kubelet_directory and not settings.repairs.reboots:
         yield (

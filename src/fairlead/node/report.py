@@ -9,8 +9,9 @@ import msgspec
 
 from fairlead.api.values.times import format_time
 from fairlead.model.health.faults import EndedFault, Fault, Moment
+from fairlead.node.exports.window import ExportsUsage
 from fairlead.node.shaping.use import ShapingUsage
-from fairlead.node.source import SkippedCheck, SourceHealth
+from fairlead.node.source import AnyUsage, SkippedCheck, SourceHealth
 from fairlead.node.sources import hardware, tuning
 from fairlead.node.sources.hardware import HardwareMemory
 from fairlead.node.sources.tuning import TuningMemory
@@ -94,11 +95,12 @@ class Report(msgspec.Struct, frozen=True, rename="camel"):
     shaping: ShapingUsage | None = None
     hardware: dict[str, str] = {}
     repair: RepairLine | None = None
+    exports: ExportsUsage | None = None
 
 
 def report_of(
     watch: MachineWatch, now: Moment, *, not_kept: str = "", machine_id: str = "",
-    counted: Iterable[TrafficUsage | ShapingUsage | None] = (), repair: KeptRepair | None = None,
+    counted: Iterable[AnyUsage | None] = (), repair: KeptRepair | None = None,
 ) -> Report:  # fmt: skip
     """Return the report of this instant.
 
@@ -124,6 +126,7 @@ def report_of(
         next((each for each in found if isinstance(each, ShapingUsage)), None),
         _hardware(watch),
         None if repair is None else _repair_line(repair),
+        next((each for each in found if isinstance(each, ExportsUsage)), None),
     )
 
 

@@ -12,7 +12,14 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from fairlead.api.cluster.node_report import FACTS_MAX, TuningMode
+from fairlead.api.cluster.node_report import (
+    EXPORTED_METRICS_MAX,
+    EXPORTED_SECONDS_MAX,
+    FACTS_MAX,
+    METRIC_MAX,
+    METRIC_PATTERN,
+    TuningMode,
+)
 from fairlead.input.sections import Section, about, within
 from fairlead.model.health.faults import Action, Severity
 from fairlead.node.shaping.mechanism import MechanismChoice
@@ -354,6 +361,56 @@ class RepairSettings(Section, frozen=True):
     ] = 900
 
 
+class ExportedMetricSettings(Section, frozen=True):
+    """A metric of an exporter that is summed up over the cluster."""
+
+    name: Annotated[
+        str, Meta(pattern=METRIC_PATTERN, max_length=METRIC_MAX, description="Name of its samples.")
+    ]
+    match: Annotated[
+        dict[str, Annotated[str, Meta(max_length=128)]],
+        Meta(max_length=8, description="Labels of the samples that count, all of them; * and ? "
+             "stand for any characters of a value."),
+    ] = {}  # fmt: skip
+    counter: Annotated[
+        bool, about("It counts: its increase per second is the value. So is that of any name that "
+                    "ends in _total."),
+    ] = False  # fmt: skip
+
+    @property
+    def counts(self) -> bool:
+        """True when the rate is the value."""
+        return self.counter or self.name.endswith("_total")
+
+
+class ExporterSettings(Section, frozen=True):
+    """An exporter on this machine."""
+
+    url: Annotated[
+        str, Meta(min_length=1, max_length=256, description="Page of its metrics on the loopback, "
+                  "such as http://127.0.0.1:9400/metrics."),
+    ]  # fmt: skip
+    metrics: Annotated[
+        tuple[ExportedMetricSettings, ...],
+        Meta(max_length=EXPORTED_METRICS_MAX, description="Metrics that are read."),
+    ]
+
+
+class ExporterReadSettings(Section, frozen=True):
+    """Metrics of others on this machine."""
+
+    pages: Annotated[
+        tuple[ExporterSettings, ...],
+        Meta(max_length=4, description="Exporters whose metrics are summed up by team, job, pool "
+             "and rack, 8 metrics in all; none: nothing is read."),
+    ] = ()  # fmt: skip
+    period_seconds: Annotated[int, within(5, 600, "Time between two reads.")] = 15
+    window_seconds: Annotated[
+        int, within(15, EXPORTED_SECONDS_MAX, "What was read in so long is reported at once, in "
+                                              "one write of the collector."),
+    ] = 60  # fmt: skip
+
+
 class AgentSettings(Section, frozen=True):
     """Settings of the agent."""
 
@@ -388,3 +445,4 @@ class AgentSettings(Section, frozen=True):
     traffic: TrafficSettings = TrafficSettings()
     shaping: ShapingSettings = ShapingSettings()
     repairs: RepairSettings = RepairSettings()
+    exporters: ExporterReadSettings = ExporterReadSettings()

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
 from fairlead.api.cluster.node_report import SourceState
 from fairlead.model.health.faults import Identity, Moment, Observation
+from fairlead.node.exports.window import ExportsUsage
 from fairlead.node.shaping.use import ShapingUsage
 from fairlead.node.traffic.usage import TrafficUsage
 
+#: What sources count beside their checks.
+AnyUsage: TypeAlias = TrafficUsage | ShapingUsage | ExportsUsage
 F = TypeVar("F")
 M = TypeVar("M")
 
@@ -81,7 +84,7 @@ class SignalSource(Generic[F, M]):
     period_seconds: int
     is_log: bool = False
     is_busy: Callable[[], bool] = bool
-    usage: Callable[[], TrafficUsage | ShapingUsage | None] = _no_usage
+    usage: Callable[[], AnyUsage | None] = _no_usage
 
 
 AnySource = SignalSource[Any, Any]

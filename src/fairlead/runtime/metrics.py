@@ -24,6 +24,7 @@ from fairlead.decide.notices import TryReason
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import Recorder
+from fairlead.runtime.export_metrics import ExportMetrics
 from fairlead.runtime.fleet_metrics import FleetMetrics
 from fairlead.runtime.health_metrics import HealthMetrics, SilenceMetrics
 from fairlead.runtime.loop import ActionResult
@@ -88,6 +89,7 @@ class Metrics(Collector):
         self.doctor = DoctorMetrics(registry)
         self.health = HealthMetrics(registry)
         self.silence, self.traffic = SilenceMetrics(registry), TrafficMetrics(registry)
+        self.exports = ExportMetrics(registry)
         self.use, self._notices = UseMetrics(registry), _notices(registry)
         info = Gauge(
             "fairlead_build_info",
@@ -192,7 +194,7 @@ class Metrics(Collector):
 
     def render(self) -> bytes:
         """Return all series as text of CONTENT_TYPE."""
-        return generate_latest(self._registry)
+        return generate_latest(self._registry) + self.exports.text
 
     def collect(self) -> Iterable[Metric]:
         """Return what is read at the scrape. Reading must not wait."""

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.cluster.node_report import COMPONENT_MAX
+from fairlead.api.cluster.node_report import COMPONENT_MAX, METRIC_PATTERN
 from fairlead.api.jobs.job import JobSpec
 from fairlead.api.kubernetes import core, volumes, webhooks
 from fairlead.api.meta import ObjectMeta, OwnerReference, Wire
@@ -17,6 +17,7 @@ from fairlead.api.schema import crd
 from fairlead.api.schema.builtin_schemas import KEPT, schema_of, sentences
 from fairlead.api.schema.crd_schema import Generator
 from fairlead.api.values.bounds import BACKOFF_SECONDS_MAX
+from fairlead.api.values.sketch import TEXT_PATTERN
 from fairlead.embedded.schema.schema import compile_schema
 
 KINDS = tuple(manifest["spec"]["names"]["kind"] for manifest in crd.manifests())
@@ -89,12 +90,16 @@ def test_bounds_enums_defaults_and_list_keys_come_from_the_types() -> None:
     assert "default" not in pod["properties"]["restartPolicy"]
 
 
+#: Patterns of characters that JSON leaves as they are.
+_PLAIN = ("^[-A-Za-z0-9_.]*$", METRIC_PATTERN, TEXT_PATTERN)
+
+
 def _largest(schema: dict[str, Any]) -> int:
     """Return the bytes of the largest value; JSON has up to six for a character, one for a plain
     one.
     """
     match schema["type"]:
-        case "string" if schema.get("pattern") == "^[-A-Za-z0-9_.]*$":
+        case "string" if schema.get("pattern") in _PLAIN:
             return int(schema["maxLength"])
         case "string":
             longest = max(map(len, schema["enum"])) if "enum" in schema else 0

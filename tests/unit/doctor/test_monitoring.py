@@ -14,10 +14,12 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.tidy.sources import ROOT
 
+from fairlead.api.values.sketch import Sketch
 from fairlead.app.operator import OperatorSettings, ReplicaRun
 from fairlead.app.replica import ReplicaSettings
 from fairlead.cli.main import guarded
 from fairlead.decide.doctor.examination import Examination
+from fairlead.decide.exports import ExportKey, ExportScope
 from fairlead.decide.health.cycle import HealthReport
 from fairlead.decide.health.unreachable_nodes import SilenceReport
 from fairlead.doctor.check import Check, Harm, Limit, Side, critical, warning
@@ -45,6 +47,7 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import Alerts, MetricsValues, Values
 from fairlead.runtime.clock import SystemClock
+from fairlead.runtime.export_metrics import HEAD, ExportReport, lines_of
 from fairlead.runtime.fleet_metrics import FleetSource
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.traffic_metrics import TrafficReport
@@ -146,6 +149,8 @@ def exported() -> dict[str, set[str]]:
     operator._metrics.silence.watch(SilenceReport)
     operator._metrics.traffic.watch(TrafficReport)
     operator._metrics.use.watch(IdleReport)
+    line = lines_of(ExportKey(ExportScope.FLEET, "", "a"), Sketch({1: 1}))
+    operator._metrics.exports.watch(lambda: ExportReport({"counted": 1}, f"{HEAD}{line}".encode()))
     webhook = CollectorRegistry()
     WebhookMetrics(webhook, lambda: 0.0)
     text = operator._metrics.render().decode() + generate_latest(webhook).decode()

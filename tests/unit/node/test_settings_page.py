@@ -13,7 +13,7 @@ from tests.unit.node.host_tree import HostTree, changed
 
 from fairlead.input.sections import description_of, fields_of, is_section, parse, plain
 from fairlead.node.registry import SOURCES, conflicts, sources
-from fairlead.node.settings import AgentSettings
+from fairlead.node.settings import AgentSettings, ExportedMetricSettings, ExporterSettings
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "node-agent.md"
 
@@ -63,6 +63,8 @@ def test_the_page_lists_every_source_with_its_period(tmp_path: Path) -> None:
     settings = changed(settings, "tuning", profile="ml-node")
     settings = changed(settings, "traffic", pods=str(tmp_path / "pods.json"))
     settings = changed(settings, "shaping", enabled=True)
+    page = ExporterSettings("http://127.0.0.1/", (ExportedMetricSettings("a"),))
+    settings = changed(settings, "exporters", pages=(page,))
     made = {source.name: source.period_seconds for source in sources(tree.host(), settings)}
     listed = re.findall(r"^\| ([a-z-]+) \| .* \| (\d+) s \|$", PAGE.read_text(), re.MULTILINE)
     assert {name: int(period) for name, period in listed} == made

@@ -14,10 +14,12 @@ from fairlead.api.cluster.team import NAMESPACES_MAX
 from fairlead.api.meta import Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import INT32_MAX, NAME_MAX, OBJECT_NAME_MAX, Name, doc
 from fairlead.api.values.egress import TrafficDirection
+from fairlead.api.values.sketch import TEXT_MAX, TEXT_PATTERN
 
 #: Faults of one report: the worst ones. The agent keeps more.
 REPORTED_FAULTS_MAX = 100
-REPORTED_SOURCES_MAX = 64
+#: There are 16 sources, and etcd takes no larger report than one with all that is bounded here.
+REPORTED_SOURCES_MAX = 48
 REPORTED_CHECKS_MAX = 16
 #: Characters of the texts of a fault; longer ones of others are cut where they are found.
 EVIDENCE_MAX = 240
@@ -38,6 +40,14 @@ REPORTED_PODS_MAX = 20
 REPORTED_FLOWS_MAX = 192
 CLASS_NAME_MAX = 20
 BLIND_SPOTS_MAX = 16
+#: Metrics of exporters that are reported, and their sketches: a metric of a pod, or of the rest.
+EXPORTED_METRICS_MAX = 8
+SKETCHES_MAX = 64
+#: Values of a metric that a node has in a window, so that none outweighs the others; its length.
+EXPORTED_VALUES_MAX = 1024
+EXPORTED_SECONDS_MAX = 600
+METRIC_MAX = 128
+METRIC_PATTERN = "^[A-Za-z_:][A-Za-z0-9_:]*$"
 #: A character of other names may have six bytes in JSON, and a report has an end.
 _PLAIN = "^[-A-Za-z0-9_.]*$"
 PlainName: TypeAlias = Annotated[str, doc(maxLength=NAME_MAX, pattern=_PLAIN)]
@@ -348,6 +358,32 @@ class ReportedTraffic(Wire, frozen=True):
     ] = ()
 
 
+class ReportedSketch(Wire, frozen=True):
+    """The values of one metric within a window, those of a pod or all others."""
+
+    metric: Annotated[
+        str, doc("The metric.", maxLength=METRIC_MAX, pattern=METRIC_PATTERN)
+    ]  # fmt: skip
+    sketch: Annotated[
+        str, doc("How many values of each size, as bin:count.", maxLength=TEXT_MAX,
+                 pattern=TEXT_PATTERN),
+    ]  # fmt: skip
+    namespace: Annotated[PlainName, doc("Namespace of the pod; empty: of no pod.")] = ""
+    pod: Annotated[PlainObjectName, doc("Name of the pod.")] = ""
+
+
+class ReportedExports(Wire, frozen=True):
+    """What the node's exporters said within the latest window that is complete."""
+
+    at: Annotated[Instant, doc("When the window ended.")]
+    seconds: Annotated[int, doc("Its length.", ge=0, maximum=INT32_MAX)]
+    sketches: Annotated[
+        tuple[ReportedSketch, ...], doc("Values by metric and pod.", maxItems=SKETCHES_MAX)
+    ] = ()
+    left_out: Annotated[int, doc("Values beyond what has room.", ge=0)] = 0
+    refused: Annotated[int, doc("Values that are negative, no numbers or too large.", ge=0)] = 0
+
+
 class NodeReportStatus(Wire, frozen=True):
     """What the agent of the node last said, written by a collector."""
 
@@ -387,6 +423,10 @@ class NodeReportStatus(Wire, frozen=True):
         ReportedTraffic | None, doc("Traffic of the pods; none where the agent counts none.")
     ] = None
     answered: Annotated[RequestAnswer | None, doc("The answer to the latest request.")] = None
+    exports: Annotated[
+        ReportedExports | None,
+        doc("Values of the node's exporters; none where the agent reads none."),
+    ] = None
 
 
 class NodeReport(Wire, frozen=True):

@@ -210,6 +210,18 @@ TEAMS_BOARD = Board("fairlead-teams", "Fairlead / Teams", (
         Panel("Nodes by what they count", (_by("state", "fairlead_traffic_nodes"),),
               "partly and blind: figures of traffic are too low.", is_stacked=True),
     )),
+    ("Exporters of nodes", (
+        Panel("Exported by team, median", (_by(
+            "team, metric", 'label_replace(fairlead_exported{by="team", stat="p50"}, '
+            '"team", "$1", "name", "(.*)")', "max",
+        ),), "Values of metrics that the nodes' agents read, within the latest minute."),
+        Panel("Exported by the fleet, p99", (_by(
+            "metric", 'fairlead_exported{by="fleet", stat="p99"}', "max",
+        ),)),
+        Panel("Nodes whose exporters count", (_by("state", "fairlead_exported_nodes"),),
+              "silent: the latest window is old; refused: the report is malformed; absent: the "
+              "agent reads none.", is_stacked=True),
+    )),
 ))  # fmt: skip
 _CALLS = "fairlead_fleet_cloud_call_duration_seconds"
 FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
