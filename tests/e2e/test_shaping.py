@@ -16,13 +16,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.e2e.net_world import INTERNAL4, INTERNET4, NetWorld, net_world, run
+from tests.e2e.net_world import INTERNAL4, INTERNET4, STORAGE4, NetWorld, net_world, run
 
+from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time
 from fairlead.decide.network import divide, safe_share
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
 from fairlead.model.health.faults import Moment
 from fairlead.node.shaping import (
+    DestinationRate,
     EgressRates,
     MechanismChoice,
     Shaping,
@@ -41,6 +43,8 @@ pytestmark = pytest.mark.e2e
 DEVICE = "veth-out"
 PAYLOAD, FRAME = 1400, 1442
 M = 10**6
+#: Where what arrives is from or for; the second is a destination with a budget.
+NAMES = ("internet", "storage", "internal")
 _PULSE_SECONDS = 0.004
 
 
@@ -59,14 +63,15 @@ class Node:
         self.sinks: list[socket.socket] = []
         self.receiver = net.outside
         with net.outside.inside():
-            for address in (INTERNET4, INTERNAL4):
+            for address in (INTERNET4, INTERNAL4, STORAGE4):
                 sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
                 sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
                 sink.bind((address, 9000))
                 self.sinks.append(sink)
-            rules = "".join(f"counter {name} {{\n}}\n" for name in ("internet", "internal")) + (
+            rules = "".join(f"counter {name} {{\n}}\n" for name in NAMES) + (
                 "chain in { type filter hook input priority 0;\n"
                 f"ip daddr {INTERNET4} counter name internet\n"
+                f"ip daddr {STORAGE4} counter name storage\n"
                 f"ip daddr {INTERNAL4} counter name internal\n}}\n"
             )
             run("nft", "-f", "-", text=f"table inet arrived {{\n{rules}}}\n")
@@ -116,9 +121,10 @@ class Node:
                 sink.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1)
                 sink.bind((f"10.1.0.{n}", 9000))
                 self.sinks.append(sink)
-            rules = "".join(f"counter {name} {{\n}}\n" for name in ("internet", "internal")) + (
+            rules = "".join(f"counter {name} {{\n}}\n" for name in NAMES) + (
                 "chain in { type filter hook input priority 0;\n"
                 f"ip saddr {INTERNET4} counter name internet\n"
+                f"ip saddr {STORAGE4} counter name storage\n"
                 f"ip saddr {INTERNAL4} counter name internal\n}}\n"
             )
             run("nft", "-f", "-", text=f"table inet arrived {{\n{rules}}}\n")
@@ -383,6 +389,71 @@ def test_a_gangs_all_reduce_over_tcp_is_not_touched_beside_a_full_class_of_the_i
         assert sum(lost) < 100, "of 10,000 segments; a busy machine sends some twice"
         assert use.drops > 0
         assert use.size < 30 << 19, "no byte of the gang went through the class"
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "way"),
+    [(MechanismChoice.AUTO, "egress"), (MechanismChoice.LIMIT, "egress"),
+     (MechanismChoice.AUTO, "ingress")],
+)  # fmt: skip
+def test_all_pods_share_what_a_destination_may_have_and_all_else_is_untouched(
+    node: Node, mechanism: MechanismChoice, way: str
+) -> None:
+    direction = TrafficDirection(way)
+    if way == "ingress":
+        node.receives()
+    before = node.state()
+    node.of_pods({"10.1.0.2": None, "10.1.0.3": None}, way=way)
+    share = DestinationRate("storage", direction, 10 * M, 10 * M)
+    unknown = DestinationRate("elsewhere", direction, M, M)
+    rates = EgressRates(1, format_time(time.time()), (), destinations=(share, unknown))
+    node.rates.write_bytes(msgspec.json.encode(rates))
+    agent = node.new_agent(mechanism)
+    pairs = [("10.1.0.2", STORAGE4, 20 * M), ("10.1.0.3", STORAGE4, 15 * M),
+             ("10.1.0.2", INTERNET4, 20 * M), ("10.1.0.3", INTERNAL4, 30 * M)]  # fmt: skip
+    flows = [(a, b, rate) if way == "egress" else (b, a, rate) for a, b, rate in pairs]
+    with sending(node, *flows):
+        without = measured([node], 0.7)
+        assert without["storage"] == pytest.approx(35 * M, rel=0.1)  # nothing is limited yet
+        facts = node.look(agent)
+        measured([node], 0.5 if facts.usage.mechanism == "htb" else 2.0)
+        found = measured([node], 2.0)
+        (line,) = node.look(agent).usage.destinations
+    drops = mechanism is MechanismChoice.LIMIT or way == "ingress"
+    assert facts.usage.mechanism == ("limit" if drops else "htb")
+    assert found["storage"] == pytest.approx((9.5 if drops else 10) * M, rel=0.05)
+    for name in ("internet", "internal"):
+        assert found[name] == pytest.approx(without[name], rel=0.07)
+    assert (line.destination, line.direction) == ("storage", direction)
+    assert (line.limit, line.pods, line.dropped > 0) == (10 * M, 2, True)
+    assert line.demand > 10 * M, "it is held back, and asks for more"
+    assert any("'elsewhere' is no class" in each for each in facts.unreadable)
+    node.rates.write_bytes(msgspec.json.encode(EgressRates(1, rates.at, ())))
+    with sending(node, *flows[:1]):
+        node.look(agent)
+        assert measured([node], 0.7)["storage"] == pytest.approx(20 * M, rel=0.1)
+    node.remove()
+    assert node.state() == before
+
+
+def test_a_destination_leaves_a_pods_own_limit_and_its_teams_share_as_they_were(
+    node: Node,
+) -> None:
+    node.of_pods({"10.1.0.2": "8M", "10.1.0.3": None})
+    to_storage = DestinationRate("storage", TrafficDirection.EGRESS, 12 * M, 12 * M)
+    teams = (TeamRate("team-a", ("team-a",), 20 * M, 20 * M),)
+    rates = EgressRates(1, format_time(time.time()), teams, destinations=(to_storage,))
+    node.rates.write_bytes(msgspec.json.encode(rates))
+    node.look(node.new_agent())
+    wanted = node.state()
+    assert node.look(node.new_agent()).usage.mechanism == "htb"
+    assert node.state() == wanted, "an agent that follows takes all classes for what they are"
+    with sending(node, ("10.1.0.2", INTERNET4, 20 * M), ("10.1.0.3", INTERNET4, 30 * M),
+                 ("10.1.0.2", STORAGE4, 30 * M)):  # fmt: skip
+        measured([node], 0.5)
+        found = measured([node], 2.0)
+    assert found["internet"] == pytest.approx(20 * M, rel=0.05)
+    assert found["storage"] == pytest.approx(12 * M, rel=0.05)
 
 
 class Killed(BaseException):

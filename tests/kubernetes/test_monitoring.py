@@ -52,7 +52,8 @@ EMPTY = {
     "Removals held back", "Part of the limits used", "Balloons", "Nodes out of service",
     "Sick nodes in service", "What holds health back", "Notices by how a try ended",
     "Sent to the internet", "Received from the internet", "Traffic by class",
-    "Budgets of internet traffic", "Nodes by what they count", "GPUs held and not used",
+    "Budgets of internet traffic", "Budgets of destinations", "Nodes by what they count",
+    "GPUs held and not used",
     "Jobs that use almost nothing", "What the idle policy does",
     "Exported by team, median", "Exported by the fleet, p99", "Nodes whose exporters count",
 }  # fmt: skip

@@ -35,7 +35,7 @@ from fairlead.decide.network import HELD_BACK_SECONDS_MIN
 from fairlead.model.health.node_record import record_of
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
 from fairlead.node.repairs import REQUEST_VERSION, RepairRequest, encode_request
-from fairlead.node.shaping import RATES_VERSION, EgressRates, TeamRate
+from fairlead.node.shaping import RATES_VERSION, DestinationRate, EgressRates, TeamRate
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
@@ -195,7 +195,7 @@ class Collector:
             return
         self._asked_at = instant
         shaping = new.shaping
-        if shaping.teams or shaping.ingress or instant >= self._written_at + ASK_SECONDS * 6:
+        if shaping.has_shares or instant >= self._written_at + ASK_SECONDS * 6:
             self._pass_on((await self._stored()).spec, self._clock.now())
 
     def _pass_on(self, spec: NodeReportSpec, now: float) -> None:
@@ -214,7 +214,12 @@ class Collector:
             for direction in TrafficDirection
         )
         confirmed = format_time(min(parse_time(at), now))
-        self._tell(msgspec.json.encode(EgressRates(RATES_VERSION, confirmed, teams, at, ingress)))
+        destinations = tuple(
+            DestinationRate(e.destination, e.direction, e.bits_per_second, e.safe_bits_per_second)
+            for e in spec.destinations
+        )
+        rates = EgressRates(RATES_VERSION, confirmed, teams, at, ingress, destinations)
+        self._tell(msgspec.json.encode(rates))
         self._told = spec
 
     async def _stored(self) -> NodeReport:
@@ -293,7 +298,12 @@ def _substance(status: NodeReportStatus) -> object:
     sources = [(each.source, each.state, each.lost) for each in status.sources]
     shaping = status.shaping and (
         status.shaping.mechanism,
-        status.shaping.shares_at if status.shaping.teams or status.shaping.ingress else None,
+        status.shaping.shares_at if status.shaping.has_shares else None,
+        status.shaping.classes,
+        [
+            (each.destination, each.direction, each.limit, _step(each.demand))
+            for each in status.shaping.destinations
+        ],
         [
             (direction, each.team, each.limit, _step(each.demand))
             for direction in TrafficDirection

@@ -39,6 +39,7 @@ from fairlead.app.health_settings import HealthSettings, SilenceSettings, confli
 from fairlead.app.images_settings import ImagesSettings
 from fairlead.app.jobs_settings import DAY, HOUR, YEAR, JobsSettings
 from fairlead.app.notices_settings import NoticesSettings, conflicts_of_notices
+from fairlead.app.traffic_settings import ClusterTrafficSettings, conflicts_of_traffic
 from fairlead.app.use_settings import IdleSettings, UseSettings, conflicts_of_idle
 from fairlead.doctor.sources import METRIC_SOURCES, Source
 from fairlead.input.sections import Section, about, load, plain, within
@@ -335,6 +336,7 @@ class ControllerSettings(Section, frozen=True):
     use: UseSettings = UseSettings()
     idle: IdleSettings = IdleSettings()
     audit: AuditSettings = AuditSettings()
+    traffic: ClusterTrafficSettings = ClusterTrafficSettings()
 
     def terms(self) -> JobTerms:
         """Return what these settings say of all jobs."""
@@ -383,6 +385,7 @@ class ControllerSettings(Section, frozen=True):
             ),
             silence=SilencePolicy(**fields(self.silence)),
             images=ImagesPolicy(**fields(self.images)),
+            egress=self.traffic.policy(),
             notices=self.notices.policy(),
             use=self.use.policy(),
             idle=self.idle.policy(),
@@ -405,6 +408,7 @@ def conflicts(settings: ControllerSettings) -> Iterator[tuple[str, str]]:
     yield from conflicts_of_notices(settings.notices)
     yield from conflicts_of_idle(settings.idle)
     yield from conflicts_of_audit(settings.audit)
+    yield from conflicts_of_traffic(settings.traffic)
     levels = settings.topology.levels
     if len(levels) > LEVELS_MAX:
         yield "topology.levels", f"{len(levels)} levels; accepted: {LEVELS_MAX} at most"

@@ -1,15 +1,15 @@
-"""The egress controller: divides teams' budgets of internet traffic over the nodes.
+"""The egress controller: divides budgets of traffic, of teams and destinations, over the nodes.
 
 It reads demand from the reports of nodes and writes their shares into the same objects' specs, from
-where each node's collector takes them. It looks at all of them once in a round, and only while some
-team has a budget or some node a share. With each report it adds up what nodes have counted, and
+where each node's collector takes them. It looks at all of them once in a round, and only while
+there is a budget or some node has a share. With each report it adds up what nodes have counted, and
 records an event on a pod that is held back for long.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,6 +24,8 @@ from fairlead.api.values.times import format_time
 from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.decide.network import (
+    Budget,
+    DestinationBudget,
     EgressMemory,
     EgressPolicy,
     HeldBackPods,
@@ -42,7 +44,7 @@ from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow
-from fairlead.runtime.traffic_metrics import TeamBudgetLine, TrafficReport
+from fairlead.runtime.traffic_metrics import DestinationBudgetLine, TeamBudgetLine, TrafficReport
 
 #: A pod's node, its namespace, and the team that it names.
 _Place = tuple[str, str, str]
@@ -131,7 +133,21 @@ class EgressController:
             self._traffic.states,
             [TeamBudgetLine(name, direction.value, bits, *used.get((name, direction), (0, 0, 0)))
              for (name, direction), bits in self._bits().items()],
+            self._destinations_used(),
         )  # fmt: skip
+
+    def _destinations_used(self) -> list[DestinationBudgetLine]:
+        used: dict[tuple[str, TrafficDirection], list[int]] = {}
+        for report in self._reports.items() if self._policy.destinations else ():
+            for line in report.status.shaping.destinations if report.status.shaping else ():
+                sums = used.setdefault((line.destination, line.direction), [0, 0, 0])
+                for n, bits in enumerate((line.limit, line.demand, line.sent)):
+                    sums[n] += bits
+        return [
+            DestinationBudgetLine(each.name, each.direction.value, each.bits,
+                                  *used.get((each.name, each.direction), (0, 0, 0)))
+            for each in self._policy.destinations
+        ]  # fmt: skip
 
     def due_at(self) -> float | None:
         """Return when the next round is; None while no team has a budget and no node a share."""
@@ -147,8 +163,8 @@ class EgressController:
             if (text := each.spec.network.internet(direction))
         }
 
-    def _budgets(self) -> list[TeamBudget]:
-        """Return the teams with a budget, with the nodes that have pods of them."""
+    def _budgets(self, reports: Mapping[str, NodeReport]) -> list[Budget]:
+        """Return all budgets, with the nodes that have pods that they are of."""
         bits = self._bits()
         nodes: dict[tuple[str, TrafficDirection], set[str]] = {key: set() for key in bits}
         for node, namespace, label in self._places if bits else ():
@@ -157,13 +173,18 @@ class EgressController:
                 of = [name for name in teams if (name, direction) in bits]
                 if of:
                     nodes[team_of(of, label), direction].add(node)
-        found: list[TeamBudget] = []
+        found: list[Budget] = []
         for (name, direction), budget in bits.items():
             team = self._world.state.teams.get(name)
             assert team is not None
             spaces = tuple(sorted(team.spec.namespaces))
             there = frozenset(nodes[name, direction])
             found.append(TeamBudget(name, budget, spaces, there, direction))
+        if self._policy.destinations:
+            occupied = {node for node, _, _ in self._places} & reports.keys()
+            for limit in self._policy.destinations:
+                able = frozenset(node for node in occupied if _knows(reports[node], limit.name))
+                found.append(DestinationBudget(limit, able))
         return found
 
     def decide(self, now: float) -> Decision[SetShares]:
@@ -174,13 +195,11 @@ class EgressController:
         reports = {
             each.metadata.name: each
             for each in self._reports.items()
-            if each.status.shaping is not None or each.spec.egress or each.spec.ingress
+            if each.status.shaping is not None or each.spec.has_shares
         }
-        budgets = self._budgets()
+        budgets = self._budgets(reports)
         writes = decide_shares(budgets, reports, self._memory, now, policy=self._policy)
-        self._is_idle = not budgets and not any(
-            each.spec.egress or each.spec.ingress for each in reports.values()
-        )
+        self._is_idle = not budgets and not any(each.spec.has_shares for each in reports.values())
         self._teams_seen = self._world.state.teams.version
         return Decision(tuple(writes), wake_at=None if self._is_idle else self._next_at)
 
@@ -194,10 +213,10 @@ class EgressController:
 
     async def perform(self, action: SetShares) -> Written | None:
         """Write a node's shares; safe to repeat."""
-        at = format_time(self._clock.now()) if action.shares or action.ingress else None
-        spec = to_wire(NodeReportSpec(action.shares, at, action.ingress))
+        at = None if action.is_empty else format_time(self._clock.now())
+        spec = to_wire(NodeReportSpec(action.shares, at, action.ingress, action.destinations))
         patch = {"spec": {
-            "egress": spec.get("egress", []), "ingress": spec.get("ingress", []),
+            **{name: spec.get(name, []) for name in ("egress", "ingress", "destinations")},
             "egressAt": spec.get("egressAt"),
         }}  # fmt: skip
         return await self._objects.patch(NODE_REPORTS, action.report.metadata, patch)
@@ -211,6 +230,11 @@ class EgressController:
 
     def failed(self, action: SetShares, error: ApiError) -> None:
         """Leave it to the next round."""
+
+
+def _knows(report: NodeReport, destination: str) -> bool:
+    shaping = report.status.shaping
+    return shaping is not None and destination in shaping.classes
 
 
 def _held_back_words(pod: ReportedPodEgress) -> str:

@@ -11,10 +11,12 @@ from fairlead.api.cluster.node_report import (
     CODE_MAX,
     CODES_MAX,
     COMPONENT_MAX,
+    DESTINATIONS_MAX,
     EVIDENCE_MAX,
     FACTS_MAX,
     ID_MAX,
     REPORTED_CHECKS_MAX,
+    REPORTED_CLASSES_MAX,
     REPORTED_DIFFERENCES_MAX,
     REPORTED_FAULTS_MAX,
     REPORTED_FLOWS_MAX,
@@ -29,6 +31,7 @@ from fairlead.api.cluster.node_report import (
     AgentAnswer,
     NodeReportStatus,
     Recovery,
+    ReportedDestination,
     ReportedExports,
     ReportedFault,
     ReportedFlow,
@@ -165,6 +168,10 @@ def _shaping(found: ShapingUsage) -> ReportedShaping:
         tuple(ReportedPodEgress(each.namespace, each.name, each.team, each.limit, each.sent,
                                 each.dropped, each.held_back_seconds) for each in shown),
         found.pods_left_out + len(found.pods) - len(shown), _teams(found.ingress),
+        tuple(ReportedDestination(each.destination[:CLASS_NAME_MAX], each.direction, each.limit,
+                                  each.sent, each.demand, each.dropped, each.pods)
+              for each in found.destinations[:DESTINATIONS_MAX]),
+        tuple(each[:CLASS_NAME_MAX] for each in found.classes[:REPORTED_CLASSES_MAX]),
     )  # fmt: skip
 
 

@@ -19,12 +19,24 @@ from fairlead.decide.network import CountingState
 #: Teams with series of their own; the others are added up as team "-".
 TEAMS_MAX = 500
 _OTHERS = "-"
+_KINDS = ("budget", "given", "wanted", "used")
 
 
 class TeamBudgetLine(NamedTuple):
     """A team's budget of a direction, what nodes hold and want of it, and what passes; bit/s."""
 
     team: str
+    direction: str
+    budget: int
+    given: int
+    wanted: int
+    used: int
+
+
+class DestinationBudgetLine(NamedTuple):
+    """The same of a destination, which all teams share."""
+
+    destination: str
     direction: str
     budget: int
     given: int
@@ -41,6 +53,7 @@ class TrafficReport:
     )
     states: Mapping[CountingState, int] = field(default_factory=dict[CountingState, int])
     budgets: Sequence[TeamBudgetLine] = ()
+    destinations: Sequence[DestinationBudgetLine] = ()
 
 
 #: Returns what the latest reports say. Reading must not wait.
@@ -92,6 +105,15 @@ class TrafficMetrics(Collector):
             labels=["team", "direction", "kind"],
         )
         for line in report.budgets[: 2 * TEAMS_MAX]:
-            for kind in ("budget", "given", "wanted", "used"):
+            for kind in _KINDS:
                 budgets.add_metric([line.team, line.direction, kind], getattr(line, kind))
-        return (traffic, nodes, budgets)
+        shared = GaugeMetricFamily(
+            "fairlead_destination_bits_per_second",
+            "Traffic of all pods with destinations that have a budget: the budget, what nodes are "
+            "given of it, what they want, and what passes (used).",
+            labels=["destination", "direction", "kind"],
+        )
+        for line in report.destinations:
+            for kind in _KINDS:
+                shared.add_metric([line.destination, line.direction, kind], getattr(line, kind))
+        return (traffic, nodes, budgets, shared)

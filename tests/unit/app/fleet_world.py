@@ -31,6 +31,7 @@ from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.network import EgressPolicy
 from fairlead.decide.rails.sight import SightLimits
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -84,6 +85,7 @@ class FleetWorld:
         hardware: HardwareSpec | None = None,
         progress: ProgressSpec | None = None,
         jobs: JobsPolicy | None = None,
+        egress: EgressPolicy | None = None,
     ) -> None:
         self.clock = LoopClock(EPOCH)
         rng = random.Random(7)
@@ -107,6 +109,7 @@ class FleetWorld:
         self.health = health or HealthPolicy()
         self.doctor = doctor
         self.jobs = jobs or JobsPolicy()
+        self.egress = egress or EgressPolicy()
         self.history: History = MemoryHistory()
         self.rng = rng
         #: What makes providers of a test's own, by pool: for each life of the controllers.
@@ -126,13 +129,14 @@ class FleetWorld:
         hardware: HardwareSpec | None = None,
         progress: ProgressSpec | None = None,
         jobs: JobsPolicy | None = None,
+        egress: EgressPolicy | None = None,
     ) -> AsyncGenerator[FleetWorld]:
         silent = FleetPolicy(
             loop_seconds=_LOOP_SECONDS, sight=SightLimits(nodes_age_seconds_max=float("inf"))
         )
         world = cls(
             rates or CloudRates(), policy or silent, health, doctor=doctor, profile=profile,
-            hardware=hardware, progress=progress, jobs=jobs,
+            hardware=hardware, progress=progress, jobs=jobs, egress=egress,
         )  # fmt: skip
         await world.api.bootstrap()
         for manifest in crd.manifests():
@@ -159,7 +163,8 @@ class FleetWorld:
         """One life of the controllers."""
         self.metrics = Metrics(CollectorRegistry(), version="test", stopwatch=self.clock.now)
         controllers = Controllers(
-            Policies(self.jobs, fleet=self.policy, health=self.health, doctor=self.doctor),
+            Policies(self.jobs, fleet=self.policy, health=self.health, doctor=self.doctor,
+                     egress=self.egress),
             self.client, self.history,
             context=ProcessContext(self.clock, self.metrics),
             providers=self._provider_of,

@@ -20,6 +20,7 @@ from fairlead.api.jobs.job_mounts import EmptyDir, JobMount
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES
 from fairlead.api.schema import crd
+from fairlead.api.values.egress import TrafficDirection
 from fairlead.app.context import ProcessContext
 from fairlead.app.controller_settings import (
     ControllerSettings,
@@ -32,6 +33,7 @@ from fairlead.app.policies import Policies
 from fairlead.app.settings import UpFlags, remember, settle
 from fairlead.decide.idle import IdleMode, IdlePolicy
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.network import DestinationLimit
 from fairlead.decide.use_samples import UsePolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
@@ -320,6 +322,32 @@ def test_warnings_and_the_end_of_idle_jobs_come_one_after_the_other(tmp_path: Pa
     file.write_text("idle: {mode: Shadow, exceptNames: ['prod/*']}\n")
     policy = load_settings(str(file)).idle.policy()
     assert policy == IdlePolicy(IdleMode.SHADOW, except_names=("prod/*",))
+
+
+def test_budgets_of_destinations_are_settings_and_each_mistake_has_its_place(
+    tmp_path: Path,
+) -> None:
+    text = "traffic: {destinations: [{name: datasets, egress: 5G, ingress: 20G}]}\n"
+    assert read(tmp_path, text).policies(JobsPolicy()).egress.destinations == (
+        DestinationLimit("datasets", TrafficDirection.EGRESS, 5 * 10**9),
+        DestinationLimit("datasets", TrafficDirection.INGRESS, 20 * 10**9),
+    )
+    file = tmp_path / "settings.yaml"
+    file.write_text(
+        "traffic:\n  destinations:\n  - {name: internet, egress: 5G}\n"
+        "  - {name: a, egress: fast}\n  - {name: a, egress: 5G}\n  - {name: b}\n"
+        "  - {name: c, ingress: 1M}\n"
+    )
+    with pytest.raises(CliError) as caught:
+        load_settings(str(file))
+    at = "traffic.destinations"
+    fields = {each.field for each in caught.value.problems}
+    assert fields == {f"{at}[0].name", f"{at}[1].name", f"{at}[1].egress", f"{at}[2].name",
+                      f"{at}[3]", f"{at}[4].ingress"}  # fmt: skip
+    said = "\n".join(each.message for each in caught.value.problems)
+    for each in ("'internet' cannot have a budget", "there are 2 destinations a", "'fast' is no",
+                 "neither egress nor ingress", "1M must be from 10M"):  # fmt: skip
+        assert each in said
 
 
 def _row(section: str, name: str, type_: Any, default: object) -> str:

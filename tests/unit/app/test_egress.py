@@ -16,10 +16,18 @@ from tests.unit.node.host_tree import HostTree, Looks
 from fairlead.api.kubernetes.core import Event
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import EVENTS, NODE_REPORTS, NODES, PODS, TEAMS
+from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.collector import Collector
+from fairlead.decide.network import DestinationLimit, EgressPolicy
 from fairlead.node.report import report_of
-from fairlead.node.shaping import EgressRates, ShapedPodLine, ShapingUsage, TeamEgress
+from fairlead.node.shaping import (
+    DestinationUse,
+    EgressRates,
+    ShapedPodLine,
+    ShapingUsage,
+    TeamEgress,
+)
 from fairlead.node.traffic import FlowLine, TrafficUsage
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_node, make_pod, make_team
@@ -35,6 +43,8 @@ class Machine:
         self.looks = Looks(HostTree(root / name), "kernel-log")
         self.rates: EgressRates | None = None
         self.demand, self.shapes = 0, True
+        #: Classes that the agent knows, and what it says of each destination.
+        self.classes: tuple[str, ...] = ()
         #: What a pod of the team sends, and for how long it is held back.
         self.sent, self.held = 0, 0
         self.pod = f"loader-{name}"
@@ -52,7 +62,11 @@ class Machine:
                 for each in rates.teams
             ), pods=(
                 ShapedPodLine("default", self.pod, "x", "vision", 0, self.sent, 0, self.held),
-            ))  # fmt: skip
+            ), destinations=tuple(
+                DestinationUse(each.destination, each.direction, each.bits_per_second, 0,
+                               self.demand, 0, 1)
+                for each in rates.destinations if each.destination in self.classes
+            ), classes=self.classes)  # fmt: skip
         flows = (FlowLine("default", "", "", "internet", 10**9, 0, self.sent, 0),)
         traffic = TrafficUsage(flows=flows)
         return msgspec.json.encode(msgspec.structs.replace(
@@ -61,6 +75,11 @@ class Machine:
 
     def _tell(self, data: bytes) -> None:
         self.rates = msgspec.json.decode(data, type=EgressRates)
+
+    def to(self, destination: str) -> int:
+        """Return what the node may send to a destination."""
+        given = self.rates.destinations if self.rates else ()
+        return sum(each.bits_per_second for each in given if each.destination == destination)
 
     def share(self, team: str = "vision") -> int:
         teams = self.rates.teams if self.rates else ()
@@ -124,6 +143,41 @@ def test_a_budget_follows_the_demand_of_nodes_and_ends_with_the_team(tmp_path: P
     run(main())
 
 
+def test_a_destination_is_shared_by_pods_of_all_teams_on_nodes_that_know_its_addresses(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        limit = DestinationLimit("datasets", TrafficDirection.EGRESS, G)
+        async with FleetWorld.running(
+            health=ACTING, egress=EgressPolicy(destinations=(limit,))
+        ) as fleet:
+            machines = [await make(fleet, name, tmp_path) for name in ("n1", "n2", "n3")]
+            one, two, three = machines
+            one.classes = two.classes = ("storage", "datasets")
+            one.demand, two.demand, three.demand = 5 * G, 1 << 62, 5 * G
+            with collecting(*machines):
+                await asyncio.sleep(180)
+                assert abs(one.to("datasets") - two.to("datasets")) < 0.05 * G
+                assert 0.95 * G < one.to("datasets") + two.to("datasets") <= G
+                assert three.to("datasets") == 0, "it does not know where that is"
+                series = exported(fleet)
+                labels = 'destination="datasets",direction="egress",kind="{}"'
+                name = f"fairlead_destination_bits_per_second{{{labels}}}"
+                assert series[name.format("budget")] == G
+                assert 0.95 * G < series[name.format("given")] <= G
+                await fleet.kill()
+                one.demand = 0
+                await asyncio.sleep(180)
+                assert two.to("datasets") > 0.9 * G
+                fleet.egress = EgressPolicy()  # the setting is gone
+                await fleet.kill()
+                await asyncio.sleep(180)
+                report = await fleet.client.get(NODE_REPORTS, "n2")
+                assert not report.spec.has_shares
+
+    run(main())
+
+
 def test_a_node_whose_agent_keeps_no_limits_has_no_part_of_the_budget(tmp_path: Path) -> None:
     async def main() -> None:
         async with FleetWorld.running(health=ACTING) as fleet:
@@ -160,8 +214,9 @@ def test_a_share_is_confirmed_while_nothing_changes_and_grows_old_without_a_cont
 
 def exported(fleet: FleetWorld) -> dict[str, float]:
     """Return the series of traffic that are not 0."""
+    names = ("fairlead_traffic", "fairlead_team_internet", "fairlead_destination")
     lines = (line.rsplit(" ", 1) for line in fleet.metrics.render().decode().splitlines()
-             if line.startswith(("fairlead_traffic", "fairlead_team_internet")))  # fmt: skip
+             if line.startswith(names))  # fmt: skip
     return {name: float(value) for name, value in lines if float(value)}
 
 

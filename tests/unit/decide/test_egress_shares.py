@@ -14,6 +14,7 @@ from fairlead.api.cluster.node_report import (
     NodeReportSpec,
     NodeReportStatus,
     Recovery,
+    ReportedDestination,
     ReportedFault,
     ReportedFlow,
     ReportedShaping,
@@ -28,6 +29,8 @@ from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time
 from fairlead.decide.network import (
     CountingState,
+    DestinationBudget,
+    DestinationLimit,
     EgressMemory,
     EgressPolicy,
     SetShares,
@@ -180,6 +183,32 @@ def test_both_directions_of_a_team_are_divided_apart_and_written_together() -> N
     reports = {node: NodeReport(ObjectMeta(name=node), spec, status) for node in there}
     (ends, _) = decide_shares([], reports, memory, EPOCH, policy=POLICY)
     assert (ends.shares, ends.ingress) == ((), ())
+
+
+@pytest.mark.parametrize("demand", [G, (1 << 63) - 1])
+def test_a_node_that_claims_any_demand_of_a_destination_gets_its_equal_part(demand: int) -> None:
+    limit = DestinationLimit("datasets", TrafficDirection.INGRESS, G)
+    budget = DestinationBudget(limit, frozenset({"n1", "n2", "n3"}))
+    team = TeamBudget("datasets", 8 * G, ("a",), frozenset({"n1"}), TrafficDirection.INGRESS)
+    memory = EgressMemory()
+    reports = {node: NodeReport(ObjectMeta(name=node)) for node in budget.nodes}
+    for n in range(4):
+        for node, old in reports.items():
+            given = sum(each.bits_per_second for each in old.spec.destinations)
+            claims = demand if node == "n1" else G
+            line = ReportedDestination("datasets", limit.direction, given, demand=claims)
+            shaping = ReportedShaping("limit", shares_at=old.spec.egress_at, destinations=(line,))
+            reports[node] = NodeReport(old.metadata, old.spec, NodeReportStatus(shaping=shaping))
+        now = EPOCH + 10 * n
+        for each in decide_shares([team, budget], reports, memory, now, policy=POLICY):
+            spec = NodeReportSpec(each.shares, format_time(now), each.ingress, each.destinations)
+            name = each.report.metadata.name
+            reports[name] = NodeReport(each.report.metadata, spec, each.report.status)
+    shares = {node: each.spec.destinations[0] for node, each in reports.items()}
+    assert all(each.bits_per_second == pytest.approx(G / 3, rel=0.02) for each in shares.values())
+    assert sum(each.bits_per_second for each in shares.values()) <= G
+    assert {(each.budget, each.safe_bits_per_second) for each in shares.values()} == {(G, G // 4)}
+    assert len(reports["n1"].spec.ingress) == 1, "a team of the same name has a budget of its own"
 
 
 def traffic_report(draw: random.Random) -> NodeReport:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fairlead.api.cluster.node_report import DESTINATIONS_MAX
 from fairlead.api.values.egress import (
     BITS_MAX,
     POD_BITS_MIN,
@@ -17,20 +18,33 @@ from fairlead.api.values.egress import (
     egress_bits,
     rate_text,
 )
+from fairlead.api.values.times import format_time
 from fairlead.input.errors import CliError, render_error
 from fairlead.input.sections import parse
 from fairlead.model.egress_lease import BITS_PER_SECOND_MIN
 from fairlead.node.registry import conflicts
 from fairlead.node.settings import AgentSettings
-from fairlead.node.shaping.classes import HtbClass, Key, additions, deletions, plan_classes
+from fairlead.node.shaping.classes import (
+    HtbClass,
+    Key,
+    additions,
+    deletions,
+    plan_classes,
+    pod_key,
+)
 from fairlead.node.shaping.devices import DeviceQueues, Route
 from fairlead.node.shaping.limits import (
+    EGRESS,
+    INGRESS,
     TEAMS_MAX,
+    DestinationRate,
     EgressLimits,
     EgressRates,
     ShapedPod,
     TeamRate,
+    Way,
     decode_rates,
+    destination_limits,
     limits_of,
 )
 from fairlead.node.shaping.mechanism import MechanismChoice, choose, single_route
@@ -131,6 +145,8 @@ def test_rates_that_are_old_fall_to_the_safe_share_and_never_to_nothing() -> Non
     b"", b"[]", b"{}", b'{"version": 2, "at": "2027-01-15T08:00:00Z", "teams": []}',
     b'{"version": 1, "at": "yesterday", "teams": []}',
     msgspec.json.encode(EgressRates(1, AT_TEXT, (TeamRate("x", (), 1, 1),) * (TEAMS_MAX + 1))),
+    msgspec.json.encode(EgressRates(1, AT_TEXT, (), destinations=(
+        DestinationRate("x", TrafficDirection.EGRESS, 1, 1),) * (DESTINATIONS_MAX + 1))),
 ])  # fmt: skip
 def test_a_file_of_rates_that_is_wrong_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"it has|it is no|time"):
@@ -223,7 +239,7 @@ def applied(table: ShapingTable, commands: list[dict[str, Any]]) -> ShapingTable
             case "delete", "limit":
                 assert not any(name in e.values() for e in elements.values()), "in use"
                 del limits_[name]
-            case "add", "set" | "map" if not name.startswith("free"):
+            case "add", "set" | "map" if not name.startswith(("free", "destinations", "origins")):
                 elements[name] = {}
             case "add", "element":
                 for each in fields["elem"]:
@@ -239,18 +255,31 @@ def applied(table: ShapingTable, commands: list[dict[str, Any]]) -> ShapingTable
     return ShapingTable(marker, limits_, frozenset(counters), elements)
 
 
-STEP = st.tuples(wanted(), st.sampled_from(Mechanism), wanted())
+STEP = st.tuples(
+    wanted(), st.sampled_from(Mechanism), wanted(),
+    st.dictionaries(
+        st.sampled_from([Way("storage", each) for each in TrafficDirection]),
+        st.integers(8_000, 10**11),
+    ),
+)  # fmt: skip
 
 
 @given(st.lists(STEP, min_size=1, max_size=5))
 def test_each_transaction_leads_from_what_there_is_to_what_is_wanted(
-    steps: list[tuple[EgressLimits, Mechanism, EgressLimits]],
+    steps: list[tuple[EgressLimits, Mechanism, EgressLimits, dict[Way, int]]],
 ) -> None:
     plan, held, numbers = plan_of(()), ShapingTable(), dict[Any, int]()
-    for step, mechanism, ingress in steps:
-        classes = plan_classes(step, numbers)
+    for step, mechanism, ingress, destinations in steps:
+        ways = {EGRESS: step, INGRESS: ingress}
+        for way, bits in destinations.items():
+            pods = tuple(each._replace(bits=0, team="@storage") for each in step.pods)
+            ways[way] = EgressLimits(pods, {"@storage": bits} if pods else {})
+        sent = [each for way, each in ways.items() if way.is_egress]
+        both = EgressLimits(tuple(pod for each in sent for pod in each.pods),
+                            {k: v for each in sent for k, v in each.teams.items()})  # fmt: skip
+        classes = plan_classes(both, numbers)
         numbers = dict(classes.numbers)
-        new = wanted_table(plan, mechanism, step, classes.ids(), ingress=ingress)
+        new = wanted_table(plan, mechanism, ways, classes.ids())
         held = applied(held, changes(plan, mechanism, held, new))
         assert held == new
         assert changes(plan, mechanism, held, new) == []
@@ -270,8 +299,9 @@ def test_a_table_that_nft_lists_is_read_back() -> None:
 
 def test_without_a_limit_of_what_pods_receive_there_are_no_rules_for_it() -> None:
     plan, one = plan_of(()), limits(pod("x", "10.1.0.2", "1M"))
-    without = wanted_table(plan, Mechanism.HTB, one, {"x": "7a1d:1"})
-    both = wanted_table(plan, Mechanism.HTB, one, {"x": "7a1d:1"}, ingress=one)
+    ids = {pod_key("x", ""): "7a1d:1"}
+    without = wanted_table(plan, Mechanism.HTB, {EGRESS: one}, ids)
+    both = wanted_table(plan, Mechanism.HTB, {EGRESS: one, INGRESS: one}, ids)
     assert "ingress" not in str(changes(plan, Mechanism.HTB, ShapingTable(), without))
     assert "ingress" in str(changes(plan, Mechanism.HTB, ShapingTable(), both))
     assert both.limits == {"in-pod/a/x/1000000": M}
@@ -288,6 +318,38 @@ def test_each_direction_has_limits_and_shares_of_its_own() -> None:
     assert (egress.pods[0].bits, dict(egress.teams), egress.refused) == (M, {"red": 5 * M}, ())
     assert (ingress.pods[0].bits, dict(ingress.teams)) == (0, {"blue": 7 * M})
     assert "internet-ingress: 'fast' is no rate" in ingress.refused[0]
+
+
+def test_no_label_and_no_namespace_leads_out_of_what_all_share_of_a_destination() -> None:
+    pods = [pod("x", "10.1.0.2", "10G", namespace="a", team="red"),
+            pod("y", "10.1.0.3", namespace="b", team="@storage"),
+            pod("z", "10.9.0.1", namespace="c")]  # fmt: skip
+    whose, _ = owners(pods, [ipaddress.ip_address("10.9.0.1")])  # z claims the node's address
+    given = tuple(DestinationRate(each, TrafficDirection.EGRESS, M, M)
+                  for each in ("storage", "internal", "internet", "none"))  # fmt: skip
+    rates = EgressRates(1, AT_TEXT, (), destinations=given)
+    classes = plan_of(()).classes
+    found, refused = destination_limits(pods, whose, rates, AT, classes=classes)
+    assert list(found) == [Way("storage", TrafficDirection.EGRESS)]
+    (limits_,) = found.values()
+    assert [(each.owner.uid, each.bits, each.team) for each in limits_.pods] == [
+        ("x", 0, "@storage"), ("y", 0, "@storage"),
+    ]  # fmt: skip
+    assert limits_.teams == {"@storage": M}
+    assert len(refused) == 3
+    old = msgspec.structs.replace(rates, at="2027-01-14T08:00:00Z")
+    found, _ = destination_limits(pods, whose, old, AT, classes=classes)
+    assert found[Way("storage", TrafficDirection.EGRESS)].teams == {"@storage": M}
+
+
+def test_a_destination_falls_to_its_safe_share_once_nothing_divides_it() -> None:
+    whose, _ = owners([one := pod("x", "10.1.0.2")], [])
+    given = (DestinationRate("storage", TrafficDirection.INGRESS, 64 * M, M),)
+    for seconds, bits in ((800, 64 * M), (1_050, 64 * M - 63 * M * 6 // 10), (1_300, M)):
+        rates = EgressRates(1, format_time(AT - seconds), (), destinations=given)
+        found, _ = destination_limits([one], whose, rates, AT, classes=("storage",))
+        ((_, limit),) = next(iter(found.values())).teams.items()
+        assert limit == bits
 
 
 ROUTE = Route("eth0", "10.0.0.1")

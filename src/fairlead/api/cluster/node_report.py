@@ -36,6 +36,9 @@ FACTS_MAX = 32
 #: Teams and pods of which the traffic to the internet is reported.
 REPORTED_TEAMS_MAX = 64
 REPORTED_PODS_MAX = 20
+#: Destinations in both directions: classes of addresses with a budget of the whole cluster.
+DESTINATIONS_MAX = 16
+REPORTED_CLASSES_MAX = 8
 #: Lines of traffic: of 32 groups of pods and 8 classes.
 REPORTED_FLOWS_MAX = 192
 CLASS_NAME_MAX = 20
@@ -250,6 +253,20 @@ class EgressShare(Wire, frozen=True):
     ]
 
 
+class DestinationShare(Wire, frozen=True):
+    """What all pods on this node together may exchange with a destination."""
+
+    destination: Annotated[
+        str, doc("The class of addresses.", maxLength=CLASS_NAME_MAX, pattern=_PLAIN)
+    ]
+    direction: Annotated[TrafficDirection, doc("egress: what they send; ingress: receive.")]
+    bits_per_second: Annotated[int, doc("What they may send or receive.", ge=0)]
+    safe_bits_per_second: Annotated[
+        int, doc("The same once nothing divides the destination's budget.", ge=0)
+    ]
+    budget: Annotated[int, doc("What it is a part of, in bits per second.", ge=0)]
+
+
 class NodeReportSpec(Wire, frozen=True):
     """What the controllers answer the agent, through its collector."""
 
@@ -257,11 +274,20 @@ class NodeReportSpec(Wire, frozen=True):
         tuple[EgressShare, ...],
         doc("Shares of teams' budgets of traffic to the internet.", maxItems=REPORTED_TEAMS_MAX),
     ] = ()
-    egress_at: Annotated[Instant | None, doc("When both were last confirmed.")] = None
+    egress_at: Annotated[Instant | None, doc("When all shares were last confirmed.")] = None
     ingress: Annotated[
         tuple[EgressShare, ...],
         doc("The same of traffic from the internet.", maxItems=REPORTED_TEAMS_MAX),
     ] = ()
+    destinations: Annotated[
+        tuple[DestinationShare, ...],
+        doc("Shares of the budgets of destinations.", maxItems=DESTINATIONS_MAX),
+    ] = ()
+
+    @property
+    def has_shares(self) -> bool:
+        """True where the node has a share of some budget."""
+        return bool(self.egress or self.ingress or self.destinations)
 
     def shares(self, direction: TrafficDirection) -> tuple[EgressShare, ...]:
         """Return the shares of a direction."""
@@ -275,6 +301,20 @@ class ReportedTeamEgress(Wire, frozen=True):
     limit: Annotated[int, doc("The share that is in force.", ge=0)]
     sent: Annotated[int, doc("What they send.", ge=0)] = 0
     demand: Annotated[int, doc("What they would send, as the agent takes it.", ge=0)] = 0
+    dropped: Annotated[int, doc("Packets that were dropped since the look before.", ge=0)] = 0
+    pods: Annotated[int, doc("Pods that share it.", ge=0)] = 0
+
+
+class ReportedDestination(Wire, frozen=True):
+    """What all pods of the node exchange with a destination, in bits per second."""
+
+    destination: Annotated[
+        str, doc("The class of addresses.", maxLength=CLASS_NAME_MAX, pattern=_PLAIN)
+    ]
+    direction: Annotated[TrafficDirection, doc("egress: what they send; ingress: receive.")]
+    limit: Annotated[int, doc("The share that is in force.", ge=0)]
+    sent: Annotated[int, doc("What they send, or receive.", ge=0)] = 0
+    demand: Annotated[int, doc("What they would, as the agent takes it.", ge=0)] = 0
     dropped: Annotated[int, doc("Packets that were dropped since the look before.", ge=0)] = 0
     pods: Annotated[int, doc("Pods that share it.", ge=0)] = 0
 
@@ -317,6 +357,19 @@ class ReportedShaping(Wire, frozen=True):
         doc("The same of what they receive; dropped: beyond the share.",
             maxItems=REPORTED_TEAMS_MAX),
     ] = ()  # fmt: skip
+    destinations: Annotated[
+        tuple[ReportedDestination, ...],
+        doc("Destinations with a share of a budget.", maxItems=DESTINATIONS_MAX),
+    ] = ()
+    classes: Annotated[
+        tuple[Annotated[str, doc(maxLength=CLASS_NAME_MAX, pattern=_PLAIN)], ...],
+        doc("Classes that can be destinations here.", maxItems=REPORTED_CLASSES_MAX),
+    ] = ()
+
+    @property
+    def has_shares(self) -> bool:
+        """True where some share of a budget is in force."""
+        return bool(self.teams or self.ingress or self.destinations)
 
     def lines(self, direction: TrafficDirection) -> tuple[ReportedTeamEgress, ...]:
         """Return the teams' lines of a direction."""

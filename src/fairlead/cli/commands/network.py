@@ -20,10 +20,12 @@ from fairlead.cli.connection.common import Common, common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.network import (
     BUDGET_COLUMNS,
+    DESTINATION_COLUMNS,
     POD_COLUMNS,
     TrafficBy,
     budget_lines,
     budget_rows,
+    destination_lines,
     pod_lines,
     pod_rows,
     traffic_columns,
@@ -116,14 +118,16 @@ def traffic(common_: Common, *, by: str, team: str, job: str, traffic_class: str
 @click.option("--job", metavar="NAME", default="", help="Only pods of this job.")
 @common()
 def show(common_: Common, *, team: str, job: str) -> None:
-    """Show budgets of teams and their use, and the pods that send most.
+    """Show budgets and their use, and the pods that send most.
 
-    Rates are in bits per second. Each agent reports its 20 pods that send most.
+    Budgets of destinations (traffic.destinations of the controllers' settings) are of all teams
+    together. Rates are in bits per second. Each agent reports its 20 pods that send most.
     """
     api = common_.connect()
     reports = list(api.list(NODE_REPORTS))
     teams = [each for each in api.list(TEAMS) if team in ("", each.metadata.name)]
     lines = budget_lines(teams, reports, _nodes_of(api, teams))
+    destinations = [] if team or job else destination_lines(reports)
     pods = [each for each in pod_lines(reports) if team in ("", each.line.team)]
     if common_.namespace:
         pods = [each for each in pods if each.line.namespace == common_.namespace]
@@ -137,16 +141,28 @@ def show(common_: Common, *, team: str, job: str) -> None:
         pods = [each for each in pods
                 if each.line.namespace == space and each.line.name in members]  # fmt: skip
     if common_.is_structured:
-        common_.data({"teams": msgspec.to_builtins(lines), "pods": msgspec.to_builtins(pods)})
+        common_.data(msgspec.to_builtins({
+            "teams": lines, "destinations": destinations, "pods": pods,
+        }))  # fmt: skip
         return
     common_.table(BUDGET_COLUMNS, budget_rows(lines), empty="no team has a budget of traffic")
     common_.emit("")
+    if destinations:
+        common_.table(DESTINATION_COLUMNS, budget_rows(destinations), empty="")
+        common_.emit("")
     common_.table(POD_COLUMNS, pod_rows(pods[:_PODS_MAX]), empty="no pod with a limit is reported")
     for line in lines:
         if line.unlimited_nodes:
             shown = ", ".join(line.unlimited_nodes[:5])
             common_.note(f"team {line.team}: nothing is limited on {shown}: their agents keep no "
                          "limits")  # fmt: skip
+    for each in destinations:
+        if each.unlimited_nodes:
+            shown = ", ".join(each.unlimited_nodes[:5])
+            common_.note(
+                f"destination {each.destination}: {each.direction} is not limited on {shown}: "
+                "their agents keep no limits, or have no such class"
+            )
 
 
 def _nodes_of(api: Api, teams: Iterable[Team]) -> dict[str, frozenset[str]]:
@@ -203,9 +219,13 @@ def why(common_: Common, *, pod: str) -> None:
     \b
       fairlead network dry-run vision --egress 5G --prometheus http://127.0.0.1:9090
       fairlead network dry-run vision --ingress 2G --since 1d --prometheus http://127.0.0.1:9090
+      fairlead network dry-run --destination datasets --ingress 8G \\
+          --prometheus http://127.0.0.1:9090
     """,
 )
-@click.argument("team", metavar="TEAM")
+@click.argument("team", metavar="[TEAM]", default="")
+@click.option("--destination", metavar="NAME", default="",
+              help="A class of addresses instead of a team.")  # fmt: skip
 @click.option("--prometheus", metavar="URL", required=True,
               help="A Prometheus that scrapes the controllers.")  # fmt: skip
 @access_flags("--prometheus", "token-file", "login-file", "ca-file", prefix="prometheus-")
@@ -214,9 +234,10 @@ def why(common_: Common, *, pod: str) -> None:
 @click.option("--since", metavar="TIME", default="7d", show_default=True, help="So long ago.")
 @common()
 def dry_run(common_: Common, *, team: str, **options: Any) -> int:
-    """Show what a budget of a team would have held back.
+    """Show what a budget would have held back.
 
-    From the team's rates that Prometheus has kept, minute by minute. Changes nothing.
+    Of a team, or of a destination, which all teams share. From the rates that
+    Prometheus has kept, minute by minute. Changes nothing.
     """
     from fairlead.cli.doctor.budget_dry_run import show_dry_run
 

@@ -1,4 +1,4 @@
-"""Asks Prometheus what a budget of a team's traffic would have held back."""
+"""Asks Prometheus what a budget of traffic would have held back."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ from typing import Any
 import msgspec
 
 from fairlead.api.cluster.team import Team
-from fairlead.api.resources import TEAMS
+from fairlead.api.resources import NODE_REPORTS, TEAMS
 from fairlead.api.status import NotFound
-from fairlead.api.values.egress import TEAM_BITS_MIN, TrafficDirection, egress_bits
+from fairlead.api.values.egress import TEAM_BITS_MIN, TrafficDirection, egress_bits, rate_text
 from fairlead.cli.connection.common import Common, now, seconds_of
 from fairlead.cli.doctor.access import check_url, tell_unreadable, web_of
-from fairlead.cli.views.budget_dry_run import DryRun, dry_run, dry_run_lines, queries
+from fairlead.cli.views.budget_dry_run import (
+    BudgetOf,
+    DryRun,
+    dry_run,
+    dry_run_lines,
+    queries,
+)
+from fairlead.cli.views.network import destination_lines
 from fairlead.doctor.monitoring.boards import Board, Panel
 from fairlead.doctor.prometheus.ranges import BoardReader, QueryWindow
 from fairlead.doctor.readers.web import said
@@ -32,30 +39,31 @@ def show_dry_run(common: Common, team: str, options: Mapping[str, Any]) -> int:
     ]
     if not budgets:
         raise fail(Code.BAD_COMBINATION, "no budget to try", help=("--egress 5G",))
+    destination = options["destination"]
+    if bool(team) == bool(destination):
+        raise fail(Code.BAD_COMBINATION, "a budget is of a TEAM or of a --destination")
     seconds = seconds_of(options["since"], "--since")
-    found = _team(common, team)
+    current = _current(common, team, destination)
     reader = BoardReader(url, web_of(options, "prometheus"), time.monotonic)
     runs: list[DryRun] = []
     try:
         for direction, bits in budgets:
-            runs.append(_run(reader, team, direction, bits, seconds=seconds))
+            of = BudgetOf(team, destination, direction)
+            runs.append(_run(reader, of, bits, seconds=seconds))
     except OSError as error:
         return tell_unreadable(url, said(error))
     if common.is_structured:
         common.data(msgspec.to_builtins(runs))
         return Exit.OK
     for run in runs:
-        current = found.spec.network.internet(TrafficDirection(run.direction))
-        common.lines(dry_run_lines(run, current))
+        common.lines(dry_run_lines(run, current.get(run.direction, "")))
     return Exit.OK
 
 
-def _run(
-    reader: BoardReader, team: str, direction: TrafficDirection, bits: int, *, seconds: float
-) -> DryRun:
+def _run(reader: BoardReader, of: BudgetOf, bits: int, *, seconds: float) -> DryRun:
     window = QueryWindow.of(now() - seconds, now())
-    asked = queries(team, direction, bits, window.step)
-    board = Board("dry-run", team, ((team, tuple(
+    asked = queries(of, bits, window.step)
+    board = Board("dry-run", of.name, ((of.name, tuple(
         Panel(name, ((query, name),)) for name, query in asked.items()
     )),))  # fmt: skip
     answers = reader.read([board], window)
@@ -67,9 +75,20 @@ def _run(
         name: next((line.values for line in answers[query].lines), nothing)
         for name, query in asked.items()
     }
-    return dry_run(
-        team, direction, bits, step_seconds=window.step, instants=window.instants, values=values
-    )
+    return dry_run(of, bits, step_seconds=window.step, instants=window.instants, values=values)
+
+
+def _current(common: Common, team: str, destination: str) -> dict[str, str]:
+    """Return the budgets that there are now, by direction."""
+    if destination:
+        lines = destination_lines(list(common.connect().list(NODE_REPORTS)))
+        return {
+            each.direction: rate_text(each.budget)
+            for each in lines
+            if each.destination == destination
+        }
+    network = _team(common, team).spec.network
+    return {each.value: network.internet(each) for each in TrafficDirection}
 
 
 def _team(common: Common, name: str) -> Team:

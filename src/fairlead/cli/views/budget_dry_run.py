@@ -8,6 +8,7 @@ have sent it later, so it is the most that the budget takes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -18,6 +19,19 @@ from fairlead.decide.words import duration
 
 METRIC = "fairlead_traffic_bits_per_second"
 _WORST_MAX = 5
+
+
+class BudgetOf(NamedTuple):
+    """Whose budget it is: a team's for the internet, or a destination's, of all teams."""
+
+    team: str
+    destination: str
+    direction: TrafficDirection
+
+    @property
+    def name(self) -> str:
+        """Return the name of the team or destination."""
+        return self.team or self.destination
 
 
 class BusyTime(msgspec.Struct, frozen=True, rename="camel"):
@@ -32,6 +46,7 @@ class DryRun(msgspec.Struct, frozen=True, rename="camel"):
     """What was, and what would have been; `known_seconds` is the part that Prometheus has."""
 
     team: str
+    destination: str
     direction: str
     budget: int
     seconds: int
@@ -44,11 +59,16 @@ class DryRun(msgspec.Struct, frozen=True, rename="camel"):
     worst: tuple[BusyTime, ...]
 
 
-def queries(team: str, direction: TrafficDirection, bits: int, step_seconds: int) -> dict[str, str]:
+def queries(of: BudgetOf, bits: int, step_seconds: int) -> dict[str, str]:
     """Return the queries of a dry run by what they give, each over the step before an instant."""
-    way = "out" if direction is TrafficDirection.EGRESS else "in"
-    labels = f'team="{team}", class="internet", direction="{way}"'
-    rate = f"max({METRIC}{{{labels}}})"  # of two leaders that follow each other, one
+    way = "out" if of.direction is TrafficDirection.EGRESS else "in"
+    # Of two leaders that follow each other, one.
+    if of.team:
+        labels = f'team="{of.team}", class="internet", direction="{way}"'
+        rate = f"max({METRIC}{{{labels}}})"
+    else:
+        labels = f'class="{of.destination}", direction="{way}"'
+        rate = f"sum(max by (team) ({METRIC}{{{labels}}}))"
     span = f"[{max(60, step_seconds)}s:60s]"
     return {
         "mean": f"avg_over_time({rate}{span})",
@@ -59,8 +79,8 @@ def queries(team: str, direction: TrafficDirection, bits: int, step_seconds: int
 
 
 def dry_run(
-    team: str, direction: TrafficDirection, bits: int, *, step_seconds: int,
-    instants: Sequence[int], values: Mapping[str, Sequence[float | None]],
+    of: BudgetOf, bits: int, *, step_seconds: int, instants: Sequence[int],
+    values: Mapping[str, Sequence[float | None]],
 ) -> DryRun:  # fmt: skip
     """Return what a budget would have held back; `values` by name of the query, for each instant.
 
@@ -76,7 +96,8 @@ def dry_run(
              if m is not None]  # fmt: skip
     order = sorted((each for each in known if each[3] > 0), key=lambda each: (-each[3], each[0]))
     return DryRun(
-        team, direction.value, bits, len(rows) * step_seconds, len(known) * step_seconds,
+        of.team, of.destination, of.direction.value, bits,
+        len(rows) * step_seconds, len(known) * step_seconds,
         mean=int(sum(each[1] for each in known) / max(1, len(known))),
         peak=int(max((each[2] for each in known), default=0)),
         bytes=int(sum(each[1] for each in known) * step_seconds / 8),
@@ -90,13 +111,17 @@ def dry_run(
 
 
 def dry_run_lines(run: DryRun, current: str) -> list[str]:
-    """Return a dry run for people; `current` is the budget that the team has, "" for none."""
-    verb = "sent" if run.direction == TrafficDirection.EGRESS.value else "received"
+    """Return a dry run for people; `current` is the budget that there is, "" for none."""
+    is_egress = run.direction == TrafficDirection.EGRESS.value
+    verb = "sent" if is_egress else "received"
+    who = f"team {run.team} {verb}"
+    if run.destination:
+        who = f"all teams {verb} {'to' if is_egress else 'from'} {run.destination}"
     if not run.known_seconds:
-        return [f"Prometheus has nothing of what team {run.team} {verb} in this time."]
+        return [f"Prometheus has nothing of what {who} in this time."]
     found = [
-        f"In {duration(run.known_seconds)} that Prometheus has of {duration(run.seconds)}, team "
-        f"{run.team} {verb} {bytes_text(run.bytes)}: {rate_text(run.mean)}bit/s on average, "
+        f"In {duration(run.known_seconds)} that Prometheus has of {duration(run.seconds)}, "
+        f"{who} {bytes_text(run.bytes)}: {rate_text(run.mean)}bit/s on average, "
         f"{rate_text(run.peak)}bit/s at most.",
     ]
     if not run.beyond_bytes:
@@ -114,5 +139,5 @@ def dry_run_lines(run: DryRun, current: str) -> list[str]:
             for each in run.worst
         ]
     if current:
-        found.append(f"It has a budget of {current} now: what was held back by one is not seen.")
+        found.append(f"There is a budget of {current} now: what was held back by one is not seen.")
     return found

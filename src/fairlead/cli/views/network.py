@@ -44,6 +44,7 @@ POD_COLUMNS = (
     Column("DROPPED", Align.RIGHT),
     Column("NODE"),
 )
+DESTINATION_COLUMNS = (Column("DESTINATION"), *BUDGET_COLUMNS[1:])
 TRAFFIC_COLUMNS = (
     Column("TEAM"),
     Column("NAMESPACE"),
@@ -66,6 +67,24 @@ class BudgetLine(msgspec.Struct, frozen=True, rename="camel"):
     """
 
     team: str
+    direction: str
+    budget: int
+    used: int
+    given: int
+    wanted: int
+    dropped: int
+    pods: int
+    nodes: int
+    unlimited_nodes: tuple[str, ...]
+
+
+class DestinationLine(msgspec.Struct, frozen=True, rename="camel"):
+    """The budget of a destination and its use over all nodes, in bits per second.
+
+    `unlimited_nodes` count traffic of pods with it, and have no share of the budget.
+    """
+
+    destination: str
     direction: str
     budget: int
     used: int
@@ -217,6 +236,46 @@ def budget_lines(
     return found
 
 
+def destination_lines(reports: Sequence[NodeReport]) -> list[DestinationLine]:
+    """Return a line for each budget of a destination, as the nodes' shares say."""
+    budgets: dict[tuple[str, TrafficDirection], int] = {}
+    for report in reports:
+        for share in report.spec.destinations:
+            of = share.destination, share.direction
+            budgets[of] = max(share.budget, budgets.get(of, 0))
+    found: list[DestinationLine] = []
+    for of, budget in sorted(budgets.items(), key=lambda item: (item[0][0], item[0][1].value)):
+        lines = [
+            line
+            for report in reports
+            if report.status.shaping is not None
+            for line in report.status.shaping.destinations
+            if (line.destination, line.direction) == of
+        ]
+        unlimited = tuple(sorted(
+            each.metadata.name for each in reports if _passes_without_share(each, of)
+        ))  # fmt: skip
+        found.append(DestinationLine(
+            of[0], of[1].value, budget, sum(each.sent for each in lines),
+            sum(each.limit for each in lines), sum(each.demand for each in lines),
+            sum(each.dropped for each in lines), sum(each.pods for each in lines), len(lines),
+            unlimited,
+        ))  # fmt: skip
+    return found
+
+
+def _passes_without_share(report: NodeReport, of: tuple[str, TrafficDirection]) -> bool:
+    """True where pods exchange traffic with a destination that no share of the node limits."""
+    if any((each.destination, each.direction) == of for each in report.spec.destinations):
+        return False
+    flows = report.status.traffic.flows if report.status.traffic else ()
+    return any(
+        flow.sent_rate if of[1] is TrafficDirection.EGRESS else flow.received_rate
+        for flow in flows
+        if flow.traffic_class == of[0] and flow.namespace
+    )
+
+
 def pod_lines(reports: Iterable[NodeReport]) -> list[PodEgress]:
     """Return the pods that agents report, those that send most first."""
     found = [
@@ -228,10 +287,11 @@ def pod_lines(reports: Iterable[NodeReport]) -> list[PodEgress]:
     return sorted(found, key=lambda e: (-e.line.sent, e.line.namespace, e.line.name))
 
 
-def budget_rows(lines: Iterable[BudgetLine]) -> list[Row]:
-    """Return a row for each team."""
+def budget_rows(lines: Iterable[BudgetLine | DestinationLine]) -> list[Row]:
+    """Return a row for each team or destination."""
     return [
-        (each.team, each.direction, rate_text(each.budget), rate_text(each.used),
+        (each.team if isinstance(each, BudgetLine) else each.destination, each.direction,
+         rate_text(each.budget), rate_text(each.used),
          rate_text(each.given),
          rate_text(each.wanted), f"{each.dropped:,}", f"{each.pods:,}", f"{each.nodes:,}",
          f"{len(each.unlimited_nodes):,}")
@@ -273,6 +333,7 @@ def why_lines(
         found += _share_words(share, TrafficDirection.EGRESS, teams, reports)
     if into is not None:
         found += _share_words(into, TrafficDirection.INGRESS, teams, reports)
+    found += _destination_words(report, reports)
     lines = pod_lines(reports)
     own = [e.line for e in lines if (e.line.namespace, e.line.name) == meta.key]
     if own:
@@ -308,6 +369,25 @@ def _share_words(
         f"{rate_text(each.wanted)}bit/s."
         for each in of
     )]  # fmt: skip
+
+
+def _destination_words(report: NodeReport, reports: Sequence[NodeReport]) -> list[str]:
+    """Return what all pods of a node may exchange with destinations, and how much of it passes."""
+    over = {(each.destination, each.direction): each for each in destination_lines(reports)}
+    found: list[str] = []
+    for share in report.spec.destinations:
+        is_egress = share.direction is TrafficDirection.EGRESS
+        verb, done, way = (
+            ("send", "sent", "to") if is_egress else ("receive", "received", "from")
+        )  # fmt: skip
+        line = over[share.destination, share.direction.value]
+        found.append(
+            f"All pods of this node together may {verb} {rate_text(share.bits_per_second)}bit/s "
+            f"{way} {share.destination}, of {rate_text(share.budget)}bit/s. Over "
+            f"{plural(line.nodes, 'node')} {rate_text(line.used)}bit/s are {done}, and "
+            f"{rate_text(line.wanted)}bit/s are wanted."
+        )
+    return found
 
 
 def _own_words(pod: Pod) -> list[str]:

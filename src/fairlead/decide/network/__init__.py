@@ -1,10 +1,13 @@
-"""A team's budget of internet traffic, divided over the nodes that send (pure).
+"""Budgets of traffic, of teams and of destinations, divided over the nodes that send (pure).
 
 `divide` has the arithmetic, `cycle` a round, and `traffic` adds up what nodes have counted.
 docs/design/shaping.md and network.md have the reasons.
 """
 
 from fairlead.decide.network.cycle import (
+    Budget,
+    DestinationBudget,
+    DestinationLimit,
     EgressMemory,
     EgressPolicy,
     SetShares,
@@ -23,7 +26,10 @@ from fairlead.decide.network.traffic import (
 
 __all__ = [
     "HELD_BACK_SECONDS_MIN",
+    "Budget",
     "CountingState",
+    "DestinationBudget",
+    "DestinationLimit",
     "DividePolicy",
     "EgressMemory",
     "EgressPolicy",

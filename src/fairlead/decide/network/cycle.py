@@ -1,4 +1,4 @@
-"""A round: which share of each team's budget each node is to have now (pure).
+"""A round: which share of each budget each node is to have now (pure).
 
 What a node reports of its demand decides how much it gets, and nothing else: no more than a node of
 equal weight with any demand. What it reports of its limit can only keep what it had before from
@@ -14,8 +14,10 @@ import numpy as np
 
 from fairlead.api.cluster.node_report import (
     REPORTED_TEAMS_MAX,
+    DestinationShare,
     EgressShare,
     NodeReport,
+    ReportedDestination,
     ReportedTeamEgress,
 )
 from fairlead.api.values.egress import TrafficDirection
@@ -24,18 +26,28 @@ from fairlead.decide.network.divide import divide, safe_share
 
 
 @dataclass(frozen=True, slots=True)
+class DestinationLimit:
+    """What the whole cluster may exchange with a class of addresses, in bits per second."""
+
+    name: str
+    direction: TrafficDirection
+    bits: int
+
+
+@dataclass(frozen=True, slots=True)
 class EgressPolicy:
     """A round takes place every `round_seconds`, and writes `writes_max` nodes.
 
     Shares that stay the same are confirmed after `confirm_seconds`, which must be well within the
     time that a node keeps them (model/egress_lease.py). A node that works has taken its shares
-    after `settle_seconds`.
+    after `settle_seconds`. `destinations` are the budgets of the cluster, in order.
     """
 
     round_seconds: float = 10.0
     confirm_seconds: float = 300.0
     settle_seconds: float = 60.0
     writes_max: int = 200
+    destinations: tuple[DestinationLimit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +60,71 @@ class TeamBudget:
     nodes: frozenset[str]
     direction: TrafficDirection = TrafficDirection.EGRESS
 
+    @property
+    def key(self) -> _BudgetKey:
+        """What tells it from other budgets."""
+        return _team_key(self.name, self.direction)
 
-#: A team, a direction and a node.
-_ShareKey = tuple[str, str, str]
+    def granted(self, report: NodeReport) -> int:
+        """Return the share that a node was given."""
+        shares = report.spec.shares(self.direction)
+        return next((each.bits_per_second for each in shares if each.team == self.name), 0)
+
+    def reported(self, report: NodeReport) -> ReportedTeamEgress:
+        """Return what a node says of its use."""
+        shaping, name = report.status.shaping, self.name
+        lines = shaping.lines(self.direction) if shaping else ()
+        return next((each for each in lines if each.team == name), ReportedTeamEgress(name, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationBudget:
+    """The budget of a destination, and the nodes that have pods and know its addresses."""
+
+    limit: DestinationLimit
+    nodes: frozenset[str]
+
+    @property
+    def bits(self) -> int:
+        """The budget in bits per second."""
+        return self.limit.bits
+
+    @property
+    def key(self) -> _BudgetKey:
+        """What tells it from other budgets."""
+        return _destination_key(self.limit.name, self.limit.direction)
+
+    def granted(self, report: NodeReport) -> int:
+        """Return the share that a node was given."""
+        of = self.limit.name, self.limit.direction
+        shares = report.spec.destinations
+        return next(
+            (each.bits_per_second for each in shares if (each.destination, each.direction) == of), 0
+        )
+
+    def reported(self, report: NodeReport) -> ReportedDestination:
+        """Return what a node says of its use."""
+        of, shaping = (self.limit.name, self.limit.direction), report.status.shaping
+        lines = shaping.destinations if shaping else ()
+        found = (each for each in lines if (each.destination, each.direction) == of)
+        return next(found, ReportedDestination(*of, 0))
+
+
+Budget = TeamBudget | DestinationBudget
+#: Kind, name and direction.
+_BudgetKey = tuple[str, str, str]
+
+
+def _team_key(name: str, direction: TrafficDirection) -> _BudgetKey:
+    return "team", name, direction.value
+
+
+def _destination_key(name: str, direction: TrafficDirection) -> _BudgetKey:
+    return "destination", name, direction.value
+
+
+#: A budget and a node.
+_ShareKey = tuple[_BudgetKey, str]
 
 
 @dataclass(slots=True)
@@ -65,12 +139,18 @@ class SetShares:
     """Write the shares of a node in both directions, and that they are confirmed."""
 
     report: NodeReport
-    shares: tuple[EgressShare, ...]
+    shares: tuple[EgressShare, ...] = ()
     ingress: tuple[EgressShare, ...] = ()
+    destinations: tuple[DestinationShare, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True where the node has no share any more."""
+        return not (self.shares or self.ingress or self.destinations)
 
 
 def decide_shares(
-    teams: Sequence[TeamBudget],
+    budgets: Sequence[Budget],
     reports: Mapping[str, NodeReport],
     memory: EgressMemory,
     now: float,
@@ -82,35 +162,32 @@ def decide_shares(
     `reports` are those of nodes whose agents limit traffic. Any part of the writes may be left out:
     the sum of shares is within the budget all the same.
     """
-    wanted: dict[tuple[str, TrafficDirection], list[EgressShare]] = {}
+    teams: dict[tuple[str, TrafficDirection], list[EgressShare]] = {}
+    destinations: dict[str, list[DestinationShare]] = {}
     lowered: set[str] = set()
-    known = {_key(team, node) for team in teams for node in team.nodes}
+    known = {(budget.key, node) for budget in budgets for node in budget.nodes}
     memory.before = {key: bits for key, bits in memory.before.items() if key in known}
-    for team in sorted(teams, key=lambda each: (each.name, each.direction.value)):
-        names = sorted(team.nodes & reports.keys())
-        safe = safe_share(team.bits, len(names)) if names else 0
-        granted = [_granted(reports[name], team) for name in names]
-        held = [
-            _held(team, reports[name], memory, is_settled=_is_settled(reports[name], now, policy))
-            for name in names
-        ]
-        demand = [min(team.bits, _reported(reports[name], team).demand) for name in names]
-        shares = divide(
-            team.bits, np.array(demand, dtype=np.int64), np.array(held, dtype=np.int64),
-            np.ones(len(names), dtype=np.int64),
-        )  # fmt: skip
-        for name, bits, before in zip(names, shares.tolist(), granted, strict=True):
-            share = EgressShare(team.name, team.namespaces, bits, safe)
-            wanted.setdefault((name, team.direction), []).append(share)
-            if bits < before:
+    for budget in sorted(budgets, key=lambda each: each.key):
+        names = sorted(budget.nodes & reports.keys())
+        safe = safe_share(budget.bits, len(names)) if names else 0
+        shares = _divided(budget, [reports[name] for name in names], memory, now, policy=policy)
+        for name, bits in zip(names, shares, strict=True):
+            if isinstance(budget, TeamBudget):
+                share = EgressShare(budget.name, budget.namespaces, bits, safe)
+                teams.setdefault((name, budget.direction), []).append(share)
+            else:
+                of = budget.limit
+                destinations.setdefault(name, []).append(
+                    DestinationShare(of.name, of.direction, bits, safe, of.bits)
+                )
+            if bits < budget.granted(reports[name]):
                 lowered.add(name)
     writes = [
         SetShares(
             report,
-            *(
-                tuple(wanted.get((name, direction), ())[:REPORTED_TEAMS_MAX])
-                for direction in TrafficDirection
-            ),
+            tuple(teams.get((name, TrafficDirection.EGRESS), ())[:REPORTED_TEAMS_MAX]),
+            tuple(teams.get((name, TrafficDirection.INGRESS), ())[:REPORTED_TEAMS_MAX]),
+            tuple(destinations.get(name, ())),
         )
         for name, report in sorted(reports.items())
     ]
@@ -121,30 +198,29 @@ def decide_shares(
     return writes[: policy.writes_max]
 
 
-def _key(team: TeamBudget, node: str) -> _ShareKey:
-    return team.name, team.direction.value, node
+def _divided(
+    budget: Budget, reports: Sequence[NodeReport], memory: EgressMemory, now: float,
+    *, policy: EgressPolicy,
+) -> list[int]:  # fmt: skip
+    """Return the share of each node."""
+    held = [_held(budget, each, memory, is_settled=_is_settled(each, now, policy))
+            for each in reports]  # fmt: skip
+    demand = [min(budget.bits, budget.reported(each).demand) for each in reports]
+    return divide(
+        budget.bits, np.array(demand, dtype=np.int64), np.array(held, dtype=np.int64),
+        np.ones(len(reports), dtype=np.int64),
+    ).tolist()  # fmt: skip
 
 
-def _granted(report: NodeReport, team: TeamBudget) -> int:
-    shares = report.spec.shares(team.direction)
-    return next((each.bits_per_second for each in shares if each.team == team.name), 0)
-
-
-def _reported(report: NodeReport, team: TeamBudget) -> ReportedTeamEgress:
-    shaping, name = report.status.shaping, team.name
-    lines = shaping.lines(team.direction) if shaping else ()
-    return next((each for each in lines if each.team == name), ReportedTeamEgress(name, 0))
-
-
-def _held(team: TeamBudget, report: NodeReport, memory: EgressMemory, *, is_settled: bool) -> int:
+def _held(budget: Budget, report: NodeReport, memory: EgressMemory, *, is_settled: bool) -> int:
     """Return the most that a node may enforce: more than it was given for as long as it is unsure.
 
     A report that names the latest shares confirms them, but for what it says to hold still. Where
     this process does not know what the node had before (it is new), its own word counts, but only
     until it should have taken what is written.
     """
-    key, granted = _key(team, report.metadata.name), _granted(report, team)
-    claimed = _reported(report, team).limit
+    key, granted = (budget.key, report.metadata.name), budget.granted(report)
+    claimed = budget.reported(report).limit
     shaping = report.status.shaping
     if shaping is not None and shaping.shares_at == report.spec.egress_at:
         if claimed <= granted:
@@ -152,16 +228,23 @@ def _held(team: TeamBudget, report: NodeReport, memory: EgressMemory, *, is_sett
         return max(granted, min(claimed, memory.before.get(key, 0)))
     if key in memory.before or is_settled:
         return max(granted, memory.before.get(key, 0))
-    return max(granted, min(claimed, team.bits))
+    return max(granted, min(claimed, budget.bits))
 
 
 def _remember(write: SetShares, memory: EgressMemory) -> None:
     """Note what the node may go on with, until it confirms what is written."""
-    node = write.report.metadata.name
-    for direction in TrafficDirection:
-        for each in write.report.spec.shares(direction):
-            key = each.team, direction.value, node
-            memory.before[key] = max(each.bits_per_second, memory.before.get(key, 0))
+    node, spec = write.report.metadata.name, write.report.spec
+    given = [
+        (_team_key(each.team, direction), each.bits_per_second)
+        for direction in TrafficDirection
+        for each in spec.shares(direction)
+    ]
+    given += [
+        (_destination_key(each.destination, each.direction), each.bits_per_second)
+        for each in spec.destinations
+    ]
+    for of, bits in given:
+        memory.before[of, node] = max(bits, memory.before.get((of, node), 0))
 
 
 def _is_settled(report: NodeReport, now: float, policy: EgressPolicy) -> bool:
@@ -171,8 +254,10 @@ def _is_settled(report: NodeReport, now: float, policy: EgressPolicy) -> bool:
 
 def _is_due(write: SetShares, now: float, policy: EgressPolicy) -> bool:
     spec = write.report.spec
-    if (write.shares, write.ingress) != (spec.egress, spec.ingress):
+    if (write.shares, write.ingress, write.destinations) != (
+        spec.egress, spec.ingress, spec.destinations
+    ):  # fmt: skip
         return True
-    if not write.shares and not write.ingress:
+    if write.is_empty:
         return False
     return spec.egress_at is None or now - parse_time(spec.egress_at) >= policy.confirm_seconds

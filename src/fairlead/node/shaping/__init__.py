@@ -5,13 +5,15 @@ both, `devices` and `probe` speak to the kernel, `shaping` keeps it in step, and
 limits do. Design: docs/design/shaping.md.
 """
 
-from fairlead.node.shaping.limits import RATES_VERSION, EgressRates, TeamRate
+from fairlead.node.shaping.limits import RATES_VERSION, DestinationRate, EgressRates, TeamRate
 from fairlead.node.shaping.mechanism import MechanismChoice
 from fairlead.node.shaping.shaping import Shaping, ShapingFacts, ShapingOptions, remove_shaping
-from fairlead.node.shaping.use import ShapedPodLine, ShapingUsage, TeamEgress
+from fairlead.node.shaping.use import DestinationUse, ShapedPodLine, ShapingUsage, TeamEgress
 
 __all__ = [
     "RATES_VERSION",
+    "DestinationRate",
+    "DestinationUse",
     "EgressRates",
     "MechanismChoice",
     "ShapedPodLine",

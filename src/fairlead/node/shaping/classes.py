@@ -52,9 +52,9 @@ class ClassPlan:
     classes: Mapping[int, HtbClass] = field(default_factory=dict[int, HtbClass])
     numbers: Mapping[Key, int] = field(default_factory=dict[Key, int])
 
-    def ids(self) -> dict[str, str]:
-        """Return the id of each pod's class by its uid, as nft and tc write it."""
-        return {key[1]: class_id(n) for key, n in self.numbers.items() if key[0] == "pod"}
+    def ids(self) -> dict[Key, str]:
+        """Return the id of each pod's class, as nft and tc write it."""
+        return {key: class_id(n) for key, n in self.numbers.items() if key[0] == "pod"}
 
 
 def class_id(number: int) -> str:
@@ -72,7 +72,7 @@ def number_of(text: str) -> int:
 
 
 def pod_key(uid: str, team: str) -> Key:
-    """Return the key of a pod's class: another when its team is."""
+    """Return the key of a pod's class: another when its team or destination is."""
     return "pod", uid, team
 
 

@@ -12,17 +12,20 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlead.api.cluster.node_report import DESTINATIONS_MAX
 from fairlead.api.names import INTERNET_EGRESS, INTERNET_INGRESS, TEAM
 from fairlead.api.values.egress import TrafficDirection, egress_bits
 from fairlead.api.values.times import parse_time
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes, leased_rate
-from fairlead.node.traffic.classes import Address
+from fairlead.node.traffic.classes import CLASSES, INTERNET, Address
 from fairlead.node.traffic.pods import CountedPod
 from fairlead.node.traffic.ruleset import AddressOwner
 
 #: Teams whose shares a node keeps; a file with more is refused.
 TEAMS_MAX = 256
 RATES_VERSION = 1
+#: Before the name of a destination, where limits have a team's name: no team has such a name.
+DESTINATION = "@"
 
 
 class TeamRate(msgspec.Struct, frozen=True, rename="camel"):
@@ -30,6 +33,15 @@ class TeamRate(msgspec.Struct, frozen=True, rename="camel"):
 
     team: str
     namespaces: tuple[str, ...]
+    bits_per_second: int
+    safe_bits_per_second: int
+
+
+class DestinationRate(msgspec.Struct, frozen=True, rename="camel"):
+    """What all pods of this node may exchange with a destination, a class of addresses."""
+
+    destination: str
+    direction: TrafficDirection
     bits_per_second: int
     safe_bits_per_second: int
 
@@ -45,10 +57,37 @@ class EgressRates(msgspec.Struct, frozen=True, rename="camel"):
     teams: tuple[TeamRate, ...]
     shares: str = ""
     ingress: tuple[TeamRate, ...] = ()
+    destinations: tuple[DestinationRate, ...] = ()
+
+
+class Way(NamedTuple):
+    """Which traffic limits are of: with a class of addresses, in a direction as pods see it."""
+
+    traffic_class: str
+    direction: TrafficDirection
+
+    @property
+    def is_egress(self) -> bool:
+        """True for what pods send."""
+        return self.direction is TrafficDirection.EGRESS
+
+    @property
+    def prefix(self) -> str:
+        """What is before the names of its objects in the table."""
+        if self.traffic_class == INTERNET:
+            return "" if self.is_egress else "in-"
+        return f"{'to' if self.is_egress else 'from'}-{self.traffic_class}-"
+
+
+EGRESS = Way(INTERNET, TrafficDirection.EGRESS)
+INGRESS = Way(INTERNET, TrafficDirection.INGRESS)
 
 
 class ShapedPod(NamedTuple):
-    """A pod with a limit: its own (0: none), and its team ("": none with a budget)."""
+    """A pod with a limit: its own (0: none), and its team ("": none with a budget).
+
+    In limits of a destination all pods have the same team, which is the destination.
+    """
 
     owner: AddressOwner
     name: str
@@ -79,6 +118,9 @@ def decode_rates(data: bytes) -> EgressRates:
     for each in (found.teams, found.ingress):
         if len(each) > TEAMS_MAX:
             raise ValueError(f"it has {len(each)} teams; accepted: {TEAMS_MAX}")
+    if len(found.destinations) > DESTINATIONS_MAX:
+        more = f"{len(found.destinations)} destinations; accepted: {DESTINATIONS_MAX}"
+        raise ValueError(f"it has {more}")
     return found
 
 
@@ -97,9 +139,7 @@ def limits_of(
     `owners` says whose each address is; `pod_bits_max` is what no pod may exceed, 0 for no such
     limit. An annotation that is no rate counts for nothing, and is listed.
     """
-    addresses: dict[AddressOwner, list[Address]] = {}
-    for address, owner in owners.items():
-        addresses.setdefault(owner, []).append(address)
+    addresses = _addresses(owners)
     is_egress = direction is TrafficDirection.EGRESS
     shares = (rates.teams if is_egress else rates.ingress) if rates else ()
     given = sorted(shares, key=lambda each: each.team)
@@ -113,7 +153,7 @@ def limits_of(
         bits = min((each for each in (own, pod_bits_max) if each), default=0)
         team = _team(pod, given)
         if bits or team:
-            where = tuple(sorted(addresses[pod.owner], key=lambda each: (each.version, each)))
+            where = addresses[pod.owner]
             shaped.append(ShapedPod(pod.owner, pod.metadata.name, where, bits, team))
     there = {each.team for each in shaped}
     used = {each.team: each for each in given if each.team in there}
@@ -126,6 +166,58 @@ def limits_of(
         },
         tuple(refused),
     )
+
+
+def destination_limits(
+    pods: Iterable[CountedPod],
+    owners: Mapping[Address, AddressOwner],
+    rates: EgressRates,
+    now: float,
+    *,
+    classes: Iterable[str],
+    times: EgressLeaseTimes = LEASE_TIMES,
+) -> tuple[dict[Way, EgressLimits], tuple[str, ...]]:
+    """Return the limits of each destination, which all pods share, and which are none here.
+
+    `classes` are those that this node knows. What is inside and the rest of the internet are no
+    destinations.
+    """
+    addresses, known = _addresses(owners), limited_classes(classes)
+    silent = max(0.0, now - parse_time(rates.at))
+    found: dict[Way, EgressLimits] = {}
+    refused: list[str] = []
+    here = sorted((each for each in pods if each.owner in addresses), key=lambda each: each.owner)
+    for each in rates.destinations:
+        if each.destination not in known:
+            named = f"destination {each.destination[:40]!r}"
+            refused.append(f"{named} is no class that is limited here (traffic.lists)")
+            continue
+        name = DESTINATION + each.destination
+        shaped = tuple(
+            ShapedPod(pod.owner, pod.metadata.name, addresses[pod.owner], 0, name) for pod in here
+        )
+        bits = leased_rate(each.bits_per_second, each.safe_bits_per_second, silent, times=times)
+        way = Way(each.destination, each.direction)
+        found[way] = EgressLimits(shaped, {name: bits} if shaped else {})
+    return found, tuple(refused)
+
+
+def limited_classes(classes: Iterable[str]) -> tuple[str, ...]:
+    """Return the classes that can have a limit of their own: not the inside, nor the internet."""
+    return tuple(each for each in classes if each not in (CLASSES[0], INTERNET))
+
+
+def _addresses(
+    owners: Mapping[Address, AddressOwner],
+) -> dict[AddressOwner, tuple[Address, ...]]:
+    """Return the addresses of each owner, in order."""
+    found: dict[AddressOwner, list[Address]] = {}
+    for address, owner in owners.items():
+        found.setdefault(owner, []).append(address)
+    return {
+        owner: tuple(sorted(there, key=lambda each: (each.version, each)))
+        for owner, there in found.items()
+    }
 
 
 def _own_limit(pod: CountedPod, annotation: str, refused: list[str]) -> int:

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import msgspec
+
 from fairlead.api.values.egress import TrafficDirection
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
 from fairlead.model.health.faults import Moment
@@ -28,23 +30,45 @@ from fairlead.node.shaping.classes import (
     plan_classes,
     pod_key,
 )
-from fairlead.node.shaping.devices import DeviceQueues, NoSuchQueue, Route
-from fairlead.node.shaping.limits import EgressLimits, EgressRates, decode_rates, limits_of
+from fairlead.node.shaping.devices import ClassUse, DeviceQueues, NoSuchQueue, Route
+from fairlead.node.shaping.limits import (
+    EGRESS,
+    INGRESS,
+    EgressLimits,
+    EgressRates,
+    Way,
+    decode_rates,
+    destination_limits,
+    limited_classes,
+    limits_of,
+)
 from fairlead.node.shaping.mechanism import MechanismChoice, ShapingChoice, choose, single_route
 from fairlead.node.shaping.table import (
-    INGRESS,
     TABLE,
     Mechanism,
     ShapingTable,
+    Ways,
     changes,
+    drops_in,
     parse_table,
     remove,
+    team_name,
     wanted_table,
 )
-from fairlead.node.shaping.use import PODS_MAX, Flow, ShapingUsage, TeamEgress, flow_lines
+from fairlead.node.shaping.use import (
+    PODS_MAX,
+    DestinationUse,
+    Flow,
+    Flows,
+    ShapedPodLine,
+    ShapingUsage,
+    TeamEgress,
+    flow_lines,
+)
 from fairlead.node.traffic import netlink, nft
-from fairlead.node.traffic.classes import INTERNET, PrefixList
+from fairlead.node.traffic.classes import PrefixList
 from fairlead.node.traffic.counting import plan_of
+from fairlead.node.traffic.netlink import Counted
 from fairlead.node.traffic.pods import PodSource, owners, read_pods
 from fairlead.node.traffic.ruleset import TABLE as COUNTING
 from fairlead.node.traffic.ruleset import CountingPlan, counter_name
@@ -102,17 +126,16 @@ class Shaping:
     _retry_at: float = float("inf")
     _idle: int = 0
     _rates: EgressRates | None = None
-    _flows: Mapping[str, Flow] = field(default_factory=dict[str, Flow])
+    _flows: dict[Way, Flows] = field(default_factory=dict[Way, Flows])
     _flows_at: float = 0.0
-    _seconds: float = 0.0
     _held_back: Mapping[str, int] = field(default_factory=dict[str, int])
     _usage: ShapingUsage | None = None
-    _last: EgressLimits = field(default_factory=EgressLimits)
-    #: Limits of what pods receive: as they should be, and as they are in force.
-    _into: EgressLimits = field(default_factory=EgressLimits)
-    _into_paced: EgressLimits = field(default_factory=EgressLimits)
-    _into_flows: Mapping[str, Flow] = field(default_factory=dict[str, Flow])
-    _paced: dict[TrafficDirection, _Pace] = field(default_factory=dict[TrafficDirection, _Pace])
+    #: Limits as they should be, and the lines of the look before.
+    _last: dict[Way, EgressLimits] = field(default_factory=dict[Way, EgressLimits])
+    _lines: dict[Way, tuple[TeamEgress, ...]] = field(
+        default_factory=dict[Way, tuple[TeamEgress, ...]]
+    )
+    _paced: dict[Way, _Pace] = field(default_factory=dict[Way, _Pace])
 
     def __post_init__(self) -> None:
         self._plan = plan_of(self.own)
@@ -124,16 +147,20 @@ class Shaping:
     def read(self) -> ShapingFacts:
         """Bring the kernel in step, and return what the limits do; OSError."""
         limits, unreadable = self._limits()
-        self._into_paced = self._in_pace(self._into, TrafficDirection.INGRESS)
+        is_sending = any(each.pods for way, each in limits.items() if way.is_egress)
+        is_limited = any(each.pods for each in limits.values())
         taken_back = ""
         try:
             choice = self._choice()
-            if choice.mechanism is Mechanism.HTB and limits.pods:
-                taken_back = self._by_classes(limits, choice)
+            if choice.mechanism is Mechanism.HTB and is_sending:
+                taken_back = self._by_classes(self._in_force(limits, Mechanism.HTB), choice)
                 choice = self._choice() if taken_back else choice
-            is_limited = bool(limits.pods or self._into.pods)
-            if is_limited and (choice.mechanism is Mechanism.LIMIT or not limits.pods):
-                limits = self._by_limits(limits)
+            is_htb = choice.mechanism is Mechanism.HTB and is_sending
+            in_force = self._in_force(limits, Mechanism.HTB if is_htb else Mechanism.LIMIT)
+            if is_limited and not is_htb:
+                self._by_limits(in_force)
+            elif not is_limited and self._held is not None:
+                self._lead(choice.mechanism, in_force, {})  # what had a limit has none any more
         except OSError:
             self._held = self._numbers = None  # read again from the kernel
             raise
@@ -141,10 +168,10 @@ class Shaping:
         if self._idle > IDLE_LOOKS or (not is_limited and self._usage is None):
             remove_shaping()
             self._held = self._numbers = None
-        self._usage = self._used(limits, choice)
+        self._usage = self._used(in_force, choice)
         return ShapingFacts(self._usage, unreadable, taken_back or self._without_htb)
 
-    def _limits(self) -> tuple[EgressLimits, tuple[str, ...]]:
+    def _limits(self) -> tuple[Ways, tuple[str, ...]]:
         """Return the limits that apply, those of before while the pods cannot be read."""
         unreadable: list[str] = []
         try:
@@ -160,13 +187,18 @@ class Shaping:
             said = f"{error.filename or ''} {error.strerror or error}".strip()
             return self._last, (*unreadable, f"pods: {said}")
         instant, times = self.now().time, self.options.times
-        self._last = limits_of(
-            pods, whose, self._rates, instant, pod_bits_max=self.options.pod_bits_max, times=times,
-        )  # fmt: skip
-        self._into = limits_of(
-            pods, whose, self._rates, instant, direction=TrafficDirection.INGRESS, times=times,
-        )  # fmt: skip
-        return self._last, tuple(unreadable)
+        found = {EGRESS: limits_of(pods, whose, self._rates, instant,
+                                   pod_bits_max=self.options.pod_bits_max, times=times),
+                 INGRESS: limits_of(pods, whose, self._rates, instant,
+                                    direction=TrafficDirection.INGRESS, times=times)}  # fmt: skip
+        if self._rates is not None:
+            destinations, unknown = destination_limits(
+                pods, whose, self._rates, instant, classes=self._plan.classes, times=times,
+            )  # fmt: skip
+            found |= destinations
+            unreadable += unknown
+        self._last = found
+        return found, tuple(unreadable)
 
     def _read_rates(self) -> EgressRates | None:
         """Return the shares of teams, None where no file is named or there is none yet."""
@@ -191,7 +223,7 @@ class Shaping:
             return choose(self.options.mechanism, str(error), None)
         return choose(self.options.mechanism, route, queues, self._without_htb)
 
-    def _by_classes(self, limits: EgressLimits, choice: ShapingChoice) -> str:
+    def _by_classes(self, limits: Ways, choice: ShapingChoice) -> str:
         """Keep limits by classes; returns why they were taken back, "" if they were not."""
         route = choice.route
         assert route is not None
@@ -222,12 +254,12 @@ class Shaping:
                 devices.delete_root(device)
         return ""
 
-    def _set_classes(self, limits: EgressLimits, queues: DeviceQueues) -> ClassPlan:
+    def _set_classes(self, limits: Ways, queues: DeviceQueues) -> ClassPlan:
         """Make classes, lead packets there, then delete what nothing leads to; OSError."""
         device = queues.device
         if self._numbers is None:
             self._numbers = self._recovered(limits, queues)
-        plan = plan_classes(limits, self._numbers)
+        plan = plan_classes(_sent(limits), self._numbers)
         if not self._leaf:
             self._leaf = next(iter(queues.leaves.values()), "")
         leaf = self._leaf or LEAVES[-1]
@@ -244,13 +276,16 @@ class Shaping:
         self._numbers = plan.numbers
         return plan
 
-    def _recovered(self, limits: EgressLimits, queues: DeviceQueues) -> dict[Key, int]:
+    def _recovered(self, limits: Ways, queues: DeviceQueues) -> dict[Key, int]:
         """Return the numbers that an agent before gave, as the kernel has them."""
         elements = self._table().elements
         numbers: dict[Key, int] = {}
-        for pod in limits.pods:
+        shaped = [(way.prefix, pod) for way, of in limits.items() if way.is_egress
+                  for pod in of.pods]  # fmt: skip
+        for prefix, pod in shaped:
             for each in pod.addresses:
-                number = number_of(elements.get(f"class{each.version}", {}).get(str(each), ""))
+                there = elements.get(f"{prefix}class{each.version}", {})
+                number = number_of(there.get(str(each), ""))
                 found = queues.classes.get(number)
                 if found is None or bool(found.parent) != bool(pod.team):
                     continue
@@ -262,18 +297,23 @@ class Shaping:
         used = list(numbers.values())
         return numbers if len(used) == len(set(used)) else {}
 
-    def _by_limits(self, limits: EgressLimits) -> EgressLimits:
-        """Keep limits by dropping; returns those in force."""
-        paced = self._in_pace(limits, TrafficDirection.EGRESS)
-        self._lead(Mechanism.LIMIT, _reduced(paced), {})
+    def _by_limits(self, limits: Ways) -> None:
+        """Keep limits by dropping."""
+        self._lead(Mechanism.LIMIT, limits, {})
         self._numbers = None
         for device in devices.our_devices():
             devices.delete_root(device)
-        return paced
 
-    def _in_pace(self, limits: EgressLimits, direction: TrafficDirection) -> EgressLimits:
+    def _in_force(self, limits: Ways, mechanism: Mechanism) -> dict[Way, EgressLimits]:
+        """Return the limits without changes that come too soon, where packets are dropped."""
+        return {
+            way: self._in_pace(each, way) if drops_in(way, mechanism) else each
+            for way, each in limits.items()
+        }
+
+    def _in_pace(self, limits: EgressLimits, way: Way) -> EgressLimits:
         """Return the limits without changes that come too soon after those before."""
-        instant, before = self.now().uptime_seconds, self._paced.get(direction, {})
+        instant, before = self.now().uptime_seconds, self._paced.get(way, {})
         after: _Pace = {}
 
         def paced(name: str, bits: int) -> int:
@@ -287,13 +327,14 @@ class Shaping:
             for each in limits.pods
         )
         teams = {name: paced(f"team/{name}", bits) for name, bits in limits.teams.items()}
-        self._paced[direction] = after
+        self._paced[way] = after
         return EgressLimits(pods, teams, limits.refused)
 
-    def _lead(self, mechanism: Mechanism, limits: EgressLimits, classes: Mapping[str, str]) -> None:
+    def _lead(self, mechanism: Mechanism, limits: Ways, classes: Mapping[Key, str]) -> None:
         """Make the table what it should be, in one transaction; OSError."""
-        into = _reduced(self._into_paced)
-        wanted = wanted_table(self._plan, mechanism, limits, classes, ingress=into)
+        kept = {way: _reduced(each) if drops_in(way, mechanism) else each
+                for way, each in limits.items()}  # fmt: skip
+        wanted = wanted_table(self._plan, mechanism, kept, classes)
         if wanted.marker not in netlink.counters(TABLE):
             self._held = None
         nft.apply(changes(self._plan, mechanism, self._table(), wanted))
@@ -321,63 +362,93 @@ class Shaping:
                 return f"the gateway {route.gateway} did not answer to a packet of {where}"
         return ""
 
-    def _used(self, limits: EgressLimits, choice: ShapingChoice) -> ShapingUsage:
+    def _used(self, limits: Ways, choice: ShapingChoice) -> ShapingUsage:
         instant = self.now().uptime_seconds
-        self._seconds = instant - self._flows_at if self._usage else 0.0
-        flows = self._now(limits, choice) if limits.pods else {}
-        last = self._usage.teams if self._usage else ()
-        teams, pods = flow_lines(
-            limits, flows, self._flows, seconds=self._seconds, last=last,
-            held_back=self._held_back,
-        )  # fmt: skip
-        self._flows, self._flows_at = flows, instant
+        seconds = instant - self._flows_at if self._usage else 0.0
+        flows = self._now(limits, choice)
+        lines: dict[Way, tuple[TeamEgress, ...]] = {}
+        pods: tuple[ShapedPodLine, ...] = ()
+        for way, of in limits.items():
+            lines[way], found = flow_lines(
+                of, flows[way], self._flows.get(way, {}), seconds=seconds,
+                last=self._lines.get(way, ()), held_back=self._held_back,
+            )  # fmt: skip
+            pods = found if way == EGRESS else pods
+        self._flows, self._flows_at, self._lines = flows, instant, lines
         self._held_back = {each.uid: each.held_back_seconds for each in pods}
-        ingress = self._received()
-        shares = self._rates.shares if self._rates else ""
-        refused = limits.refused + self._into.refused
-        if not limits.pods:
-            by = Mechanism.LIMIT.value if self._into.pods else ""
-            return ShapingUsage(by, refused=refused, shares=shares, ingress=ingress)
+        destinations = tuple(
+            DestinationUse(way.traffic_class, way.direction, each.limit, each.sent, each.demand,
+                           each.dropped, each.pods)
+            for way in limits if way not in (EGRESS, INGRESS) for each in lines[way]
+        )  # fmt: skip
+        usage = ShapingUsage(
+            teams=lines.get(EGRESS, ()), pods=pods[:PODS_MAX],
+            pods_left_out=max(0, len(pods) - PODS_MAX),
+            refused=tuple(each for of in limits.values() for each in of.refused),
+            shares=self._rates.shares if self._rates else "", ingress=lines.get(INGRESS, ()),
+            destinations=destinations, classes=limited_classes(self._plan.classes),
+        )  # fmt: skip
+        ways = [way for way, each in limits.items() if each.pods]
+        if not any(way.is_egress for way in ways):
+            by = Mechanism.LIMIT.value if ways else ""
+            return msgspec.structs.replace(usage, mechanism=by)
         is_htb = choice.mechanism is Mechanism.HTB
-        return ShapingUsage(
-            choice.mechanism.value, choice.route.device if choice.route else "",
-            self._leaf if is_htb else "", choice.why, teams, pods[:PODS_MAX],
-            max(0, len(pods) - PODS_MAX), refused, shares, ingress,
+        return msgspec.structs.replace(
+            usage, mechanism=choice.mechanism.value,
+            device=choice.route.device if choice.route else "",
+            queue=self._leaf if is_htb else "", why=choice.why,
         )  # fmt: skip
 
-    def _received(self) -> tuple[TeamEgress, ...]:
-        """Return what pods of teams have received since the look before."""
-        into, before = self._into_paced, self._into_flows
-        self._into_flows = _dropping(into, "in", INGRESS) if into.pods else {}
-        last = self._usage.ingress if self._usage else ()
-        teams, _ = flow_lines(into, self._into_flows, before, seconds=self._seconds, last=last)
-        return teams
-
-    def _now(self, limits: EgressLimits, choice: ShapingChoice) -> dict[str, Flow]:
-        """Return what was sent and dropped so far, by uid of pods and "team/NAME"."""
-        if choice.mechanism is Mechanism.HTB and choice.route is not None:
+    def _now(self, limits: Ways, choice: ShapingChoice) -> dict[Way, Flows]:
+        """Return what passed and was dropped so far, by uid of pods and "team/NAME", of ways."""
+        found: dict[Way, Flows] = {}
+        uses: Mapping[int, ClassUse] = {}
+        is_sending = any(each.pods for way, each in limits.items() if way.is_egress)
+        if is_sending and choice.mechanism is Mechanism.HTB and choice.route is not None:
             uses = devices.read_queues(choice.route.device).uses
-            by_key = {key: uses[n] for key, n in (self._numbers or {}).items() if n in uses}
-            return {
-                key[1] if key[0] == "pod" else f"team/{key[1]}": Flow(*use)
-                for key, use in by_key.items()
-            }
-        return _dropping(limits, "out", "")
+        counted = (netlink.counters(TABLE), netlink.counters(COUNTING))
+        for way, of in limits.items():
+            if not of.pods:
+                found[way] = {}
+            elif drops_in(way, choice.mechanism):
+                found[way] = _dropping(of, way, *counted)
+            else:
+                found[way] = self._of_classes(of, uses)
+        return found
+
+    def _of_classes(self, limits: EgressLimits, uses: Mapping[int, ClassUse]) -> Flows:
+        numbers = self._numbers or {}
+        names = {pod_key(each.owner.uid, each.team): each.owner.uid for each in limits.pods}
+        names |= {("team", name, ""): f"team/{name}" for name in limits.teams}
+        return {
+            name: Flow(*uses[numbers[key]])
+            for key, name in names.items()
+            if numbers.get(key) in uses
+        }
 
 
-def _dropping(limits: EgressLimits, direction: str, prefix: str) -> dict[str, Flow]:
+def _dropping(
+    limits: EgressLimits, way: Way, dropped: Mapping[str, Counted], counted: Mapping[str, Counted]
+) -> Flows:
     """Return what limits that drop have let through and dropped so far, as `_now` does."""
-    dropped, counted = netlink.counters(TABLE), netlink.counters(COUNTING)
     flows = {
-        f"team/{name}": Flow(0, dropped[f"{prefix}team/{name}"].packets)
+        f"team/{name}": Flow(0, dropped[team_name(way, name)].packets)
         for name in limits.teams
-        if f"{prefix}team/{name}" in dropped
+        if team_name(way, name) in dropped
     }
+    direction = "out" if way.is_egress else "in"
     for pod in limits.pods:
-        passed = counted.get(counter_name(pod.owner, INTERNET, direction))
-        lost = dropped.get(f"{prefix}pod/{pod.owner.namespace}/{pod.owner.uid}")
+        passed = counted.get(counter_name(pod.owner, way.traffic_class, direction))
+        lost = dropped.get(f"{way.prefix}pod/{pod.owner.namespace}/{pod.owner.uid}")
         flows[pod.owner.uid] = Flow(passed.size if passed else 0, lost.packets if lost else 0)
     return flows
+
+
+def _sent(limits: Ways) -> EgressLimits:
+    """Return all limits of what pods send, which have classes of one tree."""
+    sent = [each for way, each in limits.items() if way.is_egress]
+    teams = {name: bits for each in sent for name, bits in each.teams.items()}
+    return EgressLimits(tuple(pod for each in sent for pod in each.pods), teams)
 
 
 def _reduced(limits: EgressLimits) -> EgressLimits:

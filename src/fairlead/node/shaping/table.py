@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 
-from fairlead.node.shaping.limits import EgressLimits
+from fairlead.node.shaping.classes import Key, pod_key
+from fairlead.node.shaping.limits import DESTINATION, EGRESS, EgressLimits, Way
 from fairlead.node.traffic.classes import FAMILIES, INTERNET, Address, Interval
 from fairlead.node.traffic.ruleset import ADDRESSES_MAX, Command, CountingPlan
 
 TABLE = "fairlead-shaping"
 #: Changes when the shape of the rules does, so that an agent of another version sets them up.
-SHAPE = 2
+SHAPE = 3
 #: Behind filters (0) and before counting (10): what is dropped here is not counted as sent.
 _PRIORITY = 5
 _MARKER = "rules/"
@@ -44,50 +45,67 @@ class Mechanism(Enum):
 _LIMITS = {
     "pod": "limit", "pod-dropped": "counter", "team": "limit", "team-dropped": "counter",
 }  # fmt: skip
-#: Maps by mechanism, without the family: what an address leads to.
-_MAPS: Mapping[Mechanism, Mapping[str, str]] = {
-    Mechanism.HTB: {"class": "classid"},
-    Mechanism.LIMIT: _LIMITS,
-}
-#: Before the names of maps, limits and counters of what pods receive.
-INGRESS = "in-"
-_INGRESS_MAPS = {f"{INGRESS}{name}": of for name, of in _LIMITS.items()}
+#: A destination has limits of all pods together alone.
+_SHARED = ("team",)
+#: Verdict maps from the other end's address to the chain of a destination, which never change.
+_DISPATCH = {True: "destinations", False: "origins"}
+_DISPATCHES = tuple(_DISPATCH.values())
 
-_NONE = EgressLimits()
 Elements = Mapping[str, Mapping[str, str]]
+Ways = Mapping[Way, EgressLimits]
 
 
 @dataclass(frozen=True, slots=True)
 class ShapingTable:
     """What the table has: limits in bits per second, and what each address leads to.
 
-    `elements` are those of maps and of the sets of shaped addresses ("" there), by name.
+    `elements` are those of maps and of the sets of shaped addresses ("" there), by name. `ways` are
+    those that have rules, which the kernel's list does not say.
     """
 
     marker: str = ""
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     counters: frozenset[str] = frozenset()
     elements: Elements = field(default_factory=dict[str, dict[str, str]])
+    ways: tuple[Way, ...] = field(default=(), compare=False)
 
 
-def marker(plan: CountingPlan, mechanism: Mechanism, *, has_ingress: bool = False) -> str:
+def marker(plan: CountingPlan, mechanism: Mechanism, ways: Iterable[Way]) -> str:
     """Return the name of the counter that says which rules there are."""
-    data = msgspec.json.encode([SHAPE, mechanism.value, plan.marker(0), has_ingress])
+    prefixes = [each.prefix for each in ways]
+    data = msgspec.json.encode([SHAPE, mechanism.value, plan.marker(0), prefixes])
     return _MARKER + hashlib.sha256(data).hexdigest()[:16]
 
 
-def wanted_table(
-    plan: CountingPlan, mechanism: Mechanism, limits: EgressLimits, classes: Mapping[str, str],
-    *, ingress: EgressLimits = _NONE,
-) -> ShapingTable:  # fmt: skip
-    """Return the table for limits; `classes` are the ids of pods' classes by uid.
+def drops_in(way: Way, mechanism: Mechanism) -> bool:
+    """True where limits of a way are kept by dropping: of what pods receive always."""
+    return mechanism is Mechanism.LIMIT or not way.is_egress
 
-    `ingress` are limits of what pods receive, by dropping; without one there are no rules for it,
-    so packets cost nothing more.
+
+def _kinds(way: Way) -> tuple[str, ...]:
+    return ("pod", "team") if way.traffic_class == INTERNET else _SHARED
+
+
+def _maps(way: Way, mechanism: Mechanism) -> dict[str, str]:
+    """Return the maps of a way, and what they lead to."""
+    if not drops_in(way, mechanism):
+        return {f"{way.prefix}class": "classid"}
+    names = (each for kind in _kinds(way) for each in (kind, f"{kind}-dropped"))
+    return {f"{way.prefix}{name}": _LIMITS[name] for name in names}
+
+
+def wanted_table(
+    plan: CountingPlan, mechanism: Mechanism, limits: Ways, classes: Mapping[Key, str]
+) -> ShapingTable:
+    """Return the table for limits; `classes` are the ids of pods' classes.
+
+    There are rules for a way while some pod has a limit there, so that packets cost nothing more;
+    for what pods send to the internet always.
     """
-    has_ingress = bool(ingress.pods)
-    names = [_SHAPED, *_MAPS[mechanism]]
-    names += [_RECEIVING, *_INGRESS_MAPS] if has_ingress else []
+    ways = [way for way, each in limits.items() if each.pods or way == EGRESS]
+    ways.sort(key=lambda each: each.prefix)
+    names = [_SHAPED, *([] if all(each.is_egress for each in ways) else [_RECEIVING])]
+    names += [name for way in ways for name in _maps(way, mechanism)]
     elements: dict[str, dict[str, str]] = {f"{n}{family}": {} for n in names for family in FAMILIES}
     found: dict[str, int] = {}
     counters: set[str] = set()
@@ -99,25 +117,28 @@ def wanted_table(
         elements[f"{kind}{of.version}"][str(of)] = f"{name}/{bits}"
         elements[f"{kind}-dropped{of.version}"][str(of)] = name
 
-    for pod in limits.pods:
-        for each in pod.addresses:
-            elements[f"{_SHAPED}{each.version}"][str(each)] = ""
-            if mechanism is Mechanism.HTB:
-                elements[f"class{each.version}"][str(each)] = classes[pod.owner.uid]
-    droppers = [("", limits)] if mechanism is Mechanism.LIMIT else []
-    for prefix, each_way in (*droppers, (INGRESS, ingress)):
-        for pod in each_way.pods:
+    for way in ways:
+        prefix, limited = way.prefix, _SHAPED if way.is_egress else _RECEIVING
+        for pod in limits[way].pods:
             for each in pod.addresses:
-                if prefix:
-                    elements[f"{_RECEIVING}{each.version}"][str(each)] = ""
+                elements[f"{limited}{each.version}"][str(each)] = ""
+                if not drops_in(way, mechanism):
+                    key = pod_key(pod.owner.uid, pod.team)
+                    elements[f"{prefix}class{each.version}"][str(each)] = classes[key]
+                    continue
                 if pod.bits:
                     name = f"{prefix}pod/{pod.owner.namespace}/{pod.owner.uid}"
                     limit(f"{prefix}pod", name, pod.bits, each)
                 if pod.team:
-                    name = f"{prefix}team/{pod.team}"
-                    limit(f"{prefix}team", name, each_way.teams[pod.team], each)
-    rules = marker(plan, mechanism, has_ingress=has_ingress)
-    return ShapingTable(rules, found, frozenset(counters), elements)
+                    bits = limits[way].teams[pod.team]
+                    limit(f"{prefix}team", team_name(way, pod.team), bits, each)
+    rules = marker(plan, mechanism, ways)
+    return ShapingTable(rules, found, frozenset(counters), elements, tuple(ways))
+
+
+def team_name(way: Way, team: str) -> str:
+    """Return the name of the counter of what a team's limit drops, which begins its limit's."""
+    return f"{way.prefix}team/{team.removeprefix(DESTINATION)}"
 
 
 def parse_table(items: Iterable[Mapping[str, Any]]) -> ShapingTable:
@@ -134,7 +155,7 @@ def parse_table(items: Iterable[Mapping[str, Any]]) -> ShapingTable:
                 limits[name] = int(name.rpartition("/")[2])
             case {"set": {"name": str(name), **rest}} if name.startswith(_SHAPED):
                 elements[name] = dict.fromkeys(rest.get("elem", ()), "")
-            case {"map": {"name": str(name), **rest}}:
+            case {"map": {"name": str(name), **rest}} if not name.startswith(_DISPATCHES):
                 elements[name] = dict(rest.get("elem", ()))
             case _:
                 pass
@@ -183,48 +204,73 @@ def _set_up(plan: CountingPlan, mechanism: Mechanism, new: ShapingTable) -> list
     commands.append(_add("counter", name=new.marker))
     hook = {"type": "filter", "hook": "forward", "prio": _PRIORITY, "policy": "accept"}
     commands.append(_add("chain", name="forward", **hook))
+    egress = tuple(each for each in new.ways if each.is_egress)
+    ingress = tuple(each for each in new.ways if not each.is_egress)
     for family in FAMILIES:
-        kind, protocol = ("ipv4_addr", "ip") if family == 4 else ("ipv6_addr", "ip6")
-        source, destination = (
-            {"payload": {"protocol": protocol, "field": f"{end}addr"}} for end in "sd"
-        )
+        kind = "ipv4_addr" if family == 4 else "ipv6_addr"
         free = [_span(each) for each in plan.intervals[family] if each.traffic_class != INTERNET]
-        egress, ingress = f"egress{family}", f"ingress{family}"
-        commands += [
-            _add("set", name=f"{_SHAPED}{family}", type=kind, size=ADDRESSES_MAX),
-            _add("set", name=f"free{family}", type=kind, flags=["interval"], elem=free),
-            *(_add("map", name=f"{name}{family}", type=kind, map=of, size=ADDRESSES_MAX)
-              for name, of in _MAPS[mechanism].items()),
-            _add("chain", name=egress),
-            _rule("forward", _match(source, f"@{_SHAPED}{family}"), {"jump": {"target": egress}}),
-            _rule(egress, _match(destination, f"@free{family}"), {"return": None}),
-        ]  # fmt: skip
-        if mechanism is Mechanism.HTB:
-            value = _of(source, f"class{family}")
-            priority = {"meta": {"key": "priority"}}
-            commands.append(_rule(egress, {"mangle": {"key": priority, "value": value}}))
-        else:
-            commands += _drops(egress, source, "", family)
-        if f"{_RECEIVING}{family}" in new.elements:
-            commands += [
-                _add("set", name=f"{_RECEIVING}{family}", type=kind, size=ADDRESSES_MAX),
-                *(_add("map", name=f"{name}{family}", type=kind, map=of, size=ADDRESSES_MAX)
-                  for name, of in _INGRESS_MAPS.items()),
-                _add("chain", name=ingress),
-                _rule("forward", _match(destination, f"@{_RECEIVING}{family}"),
-                      {"jump": {"target": ingress}}),
-                _rule(ingress, _match(source, f"@free{family}"), {"return": None}),
-                *_drops(ingress, destination, INGRESS, family),
-            ]  # fmt: skip
+        commands.append(_add("set", name=f"free{family}", type=kind, flags=["interval"], elem=free))
+        commands += _direction(plan, mechanism, egress, family)
+        if ingress:
+            commands += _direction(plan, mechanism, ingress, family)
     return commands
 
 
-def _drops(chain: str, address: Command, prefix: str, family: int) -> list[Command]:
-    """Return the rules that drop what is beyond the limits of an address."""
+def _direction(
+    plan: CountingPlan, mechanism: Mechanism, ways: tuple[Way, ...], family: int
+) -> list[Command]:
+    """Return sets, maps and rules of one direction and family: of a destination, else internet."""
+    is_egress = ways[0].is_egress
+    kind, protocol = ("ipv4_addr", "ip") if family == 4 else ("ipv6_addr", "ip6")
+    own, other = (
+        {"payload": {"protocol": protocol, "field": f"{end}addr"}}
+        for end in ("sd" if is_egress else "ds")
+    )
+    limited = f"{_SHAPED if is_egress else _RECEIVING}{family}"
+    chain = f"{'egress' if is_egress else 'ingress'}{family}"
+    commands = [
+        _add("set", name=limited, type=kind, size=ADDRESSES_MAX),
+        *(_add("map", name=f"{name}{family}", type=kind, map=of, size=ADDRESSES_MAX)
+          for way in ways for name, of in _maps(way, mechanism).items()),
+        _add("chain", name=chain),
+        _rule("forward", _match(own, f"@{limited}"), {"jump": {"target": chain}}),
+    ]  # fmt: skip
+    dispatch: list[object] = []
+    for way in ways:
+        if way.traffic_class == INTERNET:
+            continue
+        of = f"{way.prefix}rules{family}"
+        commands += [_add("chain", name=of), *_limiting(of, own, way, mechanism, family=family)]
+        dispatch += [
+            [_span(each), {"goto": {"target": of}}]
+            for each in plan.intervals[family]
+            if each.traffic_class == way.traffic_class
+        ]
+    if dispatch:
+        name = f"{_DISPATCH[is_egress]}{family}"
+        commands += [
+            _add("map", name=name, type=kind, map="verdict", flags=["interval"], elem=dispatch),
+            _rule(chain, {"vmap": {"key": other, "data": f"@{name}"}}),
+        ]
+    commands.append(_rule(chain, _match(other, f"@free{family}"), {"return": None}))
+    for way in ways:
+        if way.traffic_class == INTERNET:
+            commands += _limiting(chain, own, way, mechanism, family=family)
+    return commands
+
+
+def _limiting(
+    chain: str, address: Command, way: Way, mechanism: Mechanism, *, family: int
+) -> list[Command]:
+    """Return the rules of a way: a class for the packet, or a drop beyond the limits."""
+    prefix = way.prefix
+    if not drops_in(way, mechanism):
+        value = _of(address, f"{prefix}class{family}")
+        return [_rule(chain, {"mangle": {"key": {"meta": {"key": "priority"}}, "value": value}})]
     return [
         _rule(chain, {"limit": _of(address, f"{prefix}{name}{family}")},
               {"counter": _of(address, f"{prefix}{name}-dropped{family}")}, {"drop": None})
-        for name in ("pod", "team")
+        for name in _kinds(way)
     ]  # fmt: skip
 
 

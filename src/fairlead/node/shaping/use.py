@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlead.api.values.egress import TrafficDirection
 from fairlead.node.shaping.limits import EgressLimits, ShapedPod
 
 #: Pods of a report: those that send most.
@@ -51,11 +52,24 @@ class ShapedPodLine(msgspec.Struct, frozen=True, rename="camel"):
     held_back_seconds: int = 0
 
 
+class DestinationUse(msgspec.Struct, frozen=True, rename="camel"):
+    """What all pods of this node exchange with a destination, as `TeamEgress` has it of a team."""
+
+    destination: str
+    direction: TrafficDirection
+    limit: int
+    sent: int
+    demand: int
+    dropped: int
+    pods: int
+
+
 class ShapingUsage(msgspec.Struct, frozen=True, rename="camel"):
     """How this machine shapes; `mechanism` is "" where nothing has a limit.
 
     `why` says why it is not classes, `refused` which annotations are no rate, `shares` which of the
     divider's shares are in force. `ingress` has what teams receive: `sent` is what was let in.
+    `classes` are those that can be limited here.
     """
 
     mechanism: str = ""
@@ -68,6 +82,8 @@ class ShapingUsage(msgspec.Struct, frozen=True, rename="camel"):
     refused: tuple[str, ...] = ()
     shares: str = ""
     ingress: tuple[TeamEgress, ...] = ()
+    destinations: tuple[DestinationUse, ...] = ()
+    classes: tuple[str, ...] = ()
 
 
 class Flow(NamedTuple):

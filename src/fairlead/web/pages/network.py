@@ -1,13 +1,15 @@
-"""Network: traffic of teams, their budgets for the internet, and the pods that send most."""
+"""Network: traffic of teams, budgets of it, and the pods that send most."""
 
 from __future__ import annotations
 
 from fairlead.cli.views.network import (
     BUDGET_COLUMNS,
+    DESTINATION_COLUMNS,
     POD_COLUMNS,
     TrafficBy,
     budget_lines,
     budget_rows,
+    destination_lines,
     pod_lines,
     pod_rows,
     traffic_columns,
@@ -46,6 +48,7 @@ async def network_page(site: Site, asked: AskedPath) -> Page:
         "uncounted": uncounted_words(reports) if flows else (),
         "rights": cluster.rights, "q": asked.text("q"), "total": len(pods),
         "budgets": table_of(BUDGET_COLUMNS[:-1], budgets[:TEAMS_MAX]),
+        "destinations": table_of(DESTINATION_COLUMNS, budget_rows(destination_lines(reports))),
         "budgets_total": len(budgets), "pods": table_of(POD_COLUMNS, pod_rows(pods[:PODS_MAX])),
     }  # fmt: skip
     command = site.command("network", "show", "-o", "wide", filters=(asked.text("q"),))

@@ -12,9 +12,11 @@ from tests.unit.cli.fake_api import FakeApi, serve
 from tests.unit.doctor.loopback import Answer, loopback
 
 from fairlead.api.cluster.node_report import (
+    DestinationShare,
     EgressShare,
     NodeReportSpec,
     NodeReportStatus,
+    ReportedDestination,
     ReportedFlow,
     ReportedPodEgress,
     ReportedShaping,
@@ -23,6 +25,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
+from fairlead.api.values.egress import TrafficDirection
 from fairlead.cli.main import guarded
 from fairlead.input.errors import Exit
 from fairlead.testing.builders import make_node, make_pod, make_team
@@ -33,8 +36,12 @@ Cli = Callable[..., tuple[int, str, str]]
 
 def report(name: str, sent: int, *pods: ReportedPodEgress) -> dict[str, object]:
     line = ReportedTeamEgress("vision", 600 * M, sent, 2 * sent, dropped=7, pods=len(pods))
-    shaping = ReportedShaping("limit", "eth0 has several transmit queues", teams=(line,), pods=pods)
+    egress = TrafficDirection.EGRESS
+    to = ReportedDestination("datasets", egress, 300 * M, 250 * M, G, dropped=3, pods=2)
+    shaping = ReportedShaping("limit", "eth0 has several transmit queues", teams=(line,), pods=pods,
+                              destinations=(to,))  # fmt: skip
     share = EgressShare("vision", ("default",), 600 * M, 100 * M)
+    shared = DestinationShare("datasets", egress, 300 * M, 100 * M, 2 * G)
     flows = (
         ReportedFlow("internet", "default", "", "train-7", 3 << 30, 1 << 30, sent, 2 * M),
         ReportedFlow("internet", "default", "", "", 1 << 30, 0, 10 * M, 0),
@@ -43,7 +50,7 @@ def report(name: str, sent: int, *pods: ReportedPodEgress) -> dict[str, object]:
     )
     return {
         "metadata": {"name": name},
-        "spec": to_wire(NodeReportSpec((share,))),
+        "spec": to_wire(NodeReportSpec((share,), destinations=(shared,))),
         "status": to_wire(NodeReportStatus(shaping=shaping, traffic=ReportedTraffic(flows=flows))),
     }
 
@@ -70,7 +77,9 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         other = ReportedPodEgress("default", "other", "vision", 0, 400 * M, 0)
         await api.client.create(NODE_REPORTS, report("n1", 190 * M, loader))
         await api.client.create(NODE_REPORTS, report("n2", 400 * M, other))
-        await api.client.create(NODE_REPORTS, {"metadata": {"name": "n3"}})
+        flows = (ReportedFlow("datasets", "default", sent_rate=M),)
+        status = to_wire(NodeReportStatus(traffic=ReportedTraffic(flows=flows)))
+        await api.client.create(NODE_REPORTS, {"metadata": {"name": "n3"}, "status": status})
 
     asyncio.run(write())
     serve(monkeypatch, api)
@@ -91,6 +100,8 @@ def test_budgets_are_shown_with_their_use_and_with_nodes_that_limit_nothing(cli:
     assert not any(line[:1] == ["audio"] for line in lines)
     assert ["default", "other", "vision", "-", "400M", "0", "n2"] in lines
     assert "n3: their agents keep no limits" in err + out
+    assert ["datasets", "egress", "2G", "500M", "600M", "2G", "4", "2", "1"] in lines
+    assert "destination datasets: egress is not limited on n3" in err
 
 
 def test_traffic_is_added_up_by_team_namespace_and_job_with_what_is_not_counted(cli: Cli) -> None:
@@ -99,7 +110,6 @@ def test_traffic_is_added_up_by_team_namespace_and_job_with_what_is_not_counted(
     lines = [line.split() for line in out.splitlines()]
     assert lines[1] == ["vision", "internet", "610M", "4M", "8Gi", "2Gi", "2"]
     assert ["-", "internal", "2M", "2M", "2Mi", "2Mi", "2"] in lines
-    assert "the agents of n3 count no traffic" in err
     assert "no agent reports of n4" in err
     _, out, _ = cli("network", "traffic", "--by", "namespace")
     assert ["-", "(node)", "internal", "0", "0", "2Ki", "0B", "2"] in [
@@ -118,14 +128,16 @@ def test_pods_are_chosen_by_job_and_team(cli: Cli) -> None:
     _, out, _ = cli("network", "show", "--job", "train-7", "-o", "json")
     assert [each["line"]["name"] for each in json.loads(out)["pods"]] == ["loader"]
     _, out, _ = cli("network", "show", "--team", "audio", "-o", "json")
-    assert json.loads(out) == {"teams": [], "pods": []}
+    assert json.loads(out) == {"teams": [], "destinations": [], "pods": []}
 
 
 @pytest.mark.parametrize(("pod", "said"), [
     ("loader", ["Its own limit is 200Mbit/s.", "Team vision may send 600Mbit/s from this node, of "
                 "1Gbit/s.", "It sends 190Mbit/s; 7 packets were dropped",
                 "It has been held back for 1h.",
-                "Over 2 nodes it sends 590Mbit/s and wants 1.18Gbit/s.", "default/other on n2",
+                "Over 2 nodes it sends 590Mbit/s and wants 1.18Gbit/s.",
+                "All pods of this node together may send 300Mbit/s to datasets, of 2Gbit/s. Over 2 "
+                "nodes 500Mbit/s are sent, and 2Gbit/s are wanted.", "default/other on n2",
                 "eth0 has several transmit queues"]),
     ("odd", ["Its own limit counts for nothing: 'fast' is no rate", "It is not among the pods"]),
     ("bare", ["The agent of node n3 keeps no limits"]),
@@ -172,7 +184,12 @@ def test_a_dry_run_says_what_a_budget_would_have_held_back(cli: Cli) -> None:
         assert "2.03Gbit/s on average, 12Gbit/s at most" in out
         assert "A budget of 5Gbit/s would have held it back for 3m" in out
         assert "8Gbit/s, 3Gbit/s beyond it" in out
-        assert "It has a budget of 1G now" in out
+        assert "There is a budget of 1G now" in out
+        _, out, _ = cli("network", "dry-run", "--destination", "datasets", "--egress", "5G", *flags)
+        assert "all teams sent to datasets" in out
+        assert "A budget of 5Gbit/s would have held it back for 3m" in out
+        assert "There is a budget of 2G now" in out
+        assert "class%3D%22datasets%22" in server.seen[-1][1]
         _, out, _ = cli("network", "dry-run", "vision", "--ingress", "5G", *flags)
         assert "Prometheus has nothing of what team vision received" in out
         _, out, _ = cli("network", "dry-run", "vision", "--egress", "5G", *flags, "-o", "json")
@@ -183,6 +200,8 @@ def test_a_dry_run_says_what_a_budget_would_have_held_back(cli: Cli) -> None:
 
 @pytest.mark.parametrize(("words", "code", "said"), [
     (("vision",), Exit.USAGE, "no budget to try"),
+    (("--egress", "5G"), Exit.USAGE, "a budget is of a TEAM or of a --destination"),
+    (("vision", "--destination", "datasets", "--egress", "5G"), Exit.USAGE, "a budget is of"),
     (("vision", "--egress", "fast"), Exit.USAGE, "--egress: 'fast' is no rate"),
     (("visio", "--egress", "5G"), Exit.USAGE, "there is no team 'visio'"),
     (("vision", "--egress", "5G"), 3, "127.0.0.1"),
