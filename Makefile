@@ -79,7 +79,7 @@ format: $(READY)  ## Format and mend what the linter can
 bench: $(READY)  ## Measure; ONLY=name runs one group; writes bench/out/latest.json
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
-scale: $(READY)  ## Measure the controllers at 100,000 nodes and 300,000 pods (2 cores, at most 30 minutes)
+scale: $(READY)  ## Measure the controllers at 100,000 nodes and 300,000 pods
 	$(BIN)/python -m bench --only planner planner_scale packing scale
 
 lock: $(READY)  ## Resolve the dependencies anew (needs uv)

@@ -306,6 +306,8 @@ class TermTable:
 
 def marks_in(request: Request) -> Request:
     """Return the marks of a request, which come first in it."""
+    if not request or request[0][0][0] not in (CARRIED, SHUNNED):
+        return ()  # of most
     return tuple(entry for entry in request if entry[0][0] in (CARRIED, SHUNNED))
 
 

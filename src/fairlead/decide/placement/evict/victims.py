@@ -132,7 +132,7 @@ class _Search:
         self._slots = np.concatenate([slots for slots, _, _ in uses])
         self._owners = np.repeat(np.array(owners, dtype=np.int64), lengths)
         counts = np.concatenate([counts for _, counts, _ in uses])
-        vectors = np.repeat(np.stack([vector for _, _, vector in uses], axis=1), lengths, axis=1)
+        vectors = np.repeat(np.array([vector for _, _, vector in uses]).T, lengths, axis=1)
         self._uses = vectors * counts
         #: Resources that any candidate holds.
         self._rows: list[int] = np.flatnonzero(self._uses.any(axis=1)).tolist()
