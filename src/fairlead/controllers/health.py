@@ -120,9 +120,8 @@ class HealthController:
         self._keys = keys
         #: Nodes with a report that asks for something, a record or a drain.
         self._open: dict[str, None] = {}
-        #: What decisions see of them, until it changes; and what of the pools it was made from.
-        self._views: dict[str, NodeView] = {}
-        self._views_of: tuple[object, ...] = ()
+        #: What decisions see of them, until it changes; and what of the pools that was made from.
+        self._views, self._views_of = dict[str, NodeView](), tuple[object, ...]()
         #: Reports of nodes that are not there, by name, and since when.
         self._orphans: dict[str, float] = {}
         self._joining: dict[str, None] = {}
