@@ -32,26 +32,32 @@ from fairlead.sim.world import simulate
 DAY = 86_400.0
 HARSH = WorldOptions(
     nodes=20,
-    workload=WorkloadOptions(40, 4 * 3600.0, members_max=16),
+    workload=WorkloadOptions(40, 3600.0, members_max=16, run_seconds_max=1800.0),
     lease_seconds=15.0,
-    calls_between_kills_mean=150.0,
-    steps_between_crashes_mean=60.0,
-    node_failures_per_day=60.0,
-    drains_per_day=60.0,
-    user_acts_per_day=300.0,
+    calls_between_kills_mean=100.0,
+    steps_between_crashes_mean=40.0,
+    node_failures_per_day=240.0,
+    drains_per_day=240.0,
+    user_acts_per_day=1200.0,
 )
 
 
-def test_200_nodes_and_250_gangs_live_through_half_a_day_of_faults() -> None:
-    outcome = simulate(WorldOptions(workload=WorkloadOptions(250, DAY / 2)), seed=1)
-    assert outcome.jobs == outcome.succeeded + outcome.failed == 250
-    assert outcome.succeeded > 225
+def test_200_nodes_and_60_gangs_live_through_ninety_minutes_of_faults() -> None:
+    options = WorldOptions(
+        workload=WorkloadOptions(60, DAY / 16, run_seconds_max=3600.0),
+        faults=replace(ROUGH, conflict=0.04, refused=0.04, answer_lost=0.02),
+        calls_between_kills_mean=300.0, steps_between_crashes_mean=80.0,
+        node_failures_per_day=160.0, drains_per_day=400.0, user_acts_per_day=800.0,
+    )  # fmt: skip
+    outcome = simulate(options, seed=1)
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 60
+    assert outcome.succeeded > 54
     assert outcome.kills > 10
     assert outcome.crashes > 20
     assert outcome.faults > 500
     assert outcome.node_failures > 5
     assert outcome.evictions > 0
-    assert outcome.seconds >= DAY / 2
+    assert outcome.seconds >= DAY / 16
 
 
 def test_a_world_settles_in_the_time_that_its_jobs_need_one_after_another() -> None:
@@ -70,7 +76,7 @@ def test_a_world_settles_in_the_time_that_its_jobs_need_one_after_another() -> N
     assert outcome.seconds > DAY
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_promises_hold_when_controllers_die_every_few_calls(seed: int) -> None:
     outcome = simulate(HARSH, seed)
     assert outcome.jobs == outcome.succeeded + outcome.failed == 40
@@ -87,11 +93,12 @@ def test_the_promises_hold_for_groups_of_another_tool_beside_jobs() -> None:
 
 def test_the_promises_hold_on_a_crowded_cluster_with_busy_users() -> None:
     crowded = replace(
-        HARSH, nodes=6, workload=WorkloadOptions(80, 4 * 3600.0, members_max=4),
-        user_acts_per_day=3000.0,
+        HARSH, nodes=6,
+        workload=WorkloadOptions(60, 3600.0, members_max=4, run_seconds_max=900.0),
+        user_acts_per_day=9000.0,
     )  # fmt: skip
     outcome = simulate(crowded, seed=0)
-    assert outcome.jobs == outcome.succeeded + outcome.failed == 80
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 60
     assert outcome.user_acts > 50
 
 
@@ -101,7 +108,7 @@ def test_nothing_is_given_away_twice_though_writes_arrive_long_after_they_were_g
 ) -> None:
     """A crowd of short jobs: whoever loses track of the room of such a placement is found out."""
     short = WorkloadOptions(
-        150, 1800.0, members_max=4, run_seconds_median=60.0, run_seconds_max=300.0
+        80, 960.0, members_max=4, run_seconds_median=60.0, run_seconds_max=300.0
     )
     stalling = WorldOptions(
         nodes=6,
@@ -113,7 +120,7 @@ def test_nothing_is_given_away_twice_though_writes_arrive_long_after_they_were_g
         user_acts_per_day=1000.0,
     )
     outcome = simulate(stalling, seed)
-    assert outcome.jobs == outcome.succeeded + outcome.failed == 150
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 80
     assert outcome.late > 20
 
 
@@ -121,7 +128,7 @@ def test_room_is_not_given_away_before_its_last_pod_is_seen() -> None:
     """A user cancels a job between its opening and its pod; watches of jobs and pods lag apart."""
     crowd = WorldOptions(
         nodes=16,
-        workload=WorkloadOptions(150, 1800.0, members_max=1),
+        workload=WorkloadOptions(150, 1800.0, members_max=1, run_seconds_max=1800.0),
         calls_between_kills_mean=0.0,
         node_failures_per_day=60.0,
         drains_per_day=0.0,
@@ -172,8 +179,8 @@ def test_without_faults_every_job_ends_as_its_program_says() -> None:
 
 
 _SMALL = replace(
-    HARSH, nodes=10, workload=WorkloadOptions(12, 3600.0, members_max=8),
-    node_failures_per_day=100.0, user_acts_per_day=500.0,
+    HARSH, nodes=10, workload=WorkloadOptions(12, 1200.0, members_max=8, run_seconds_max=900.0),
+    node_failures_per_day=300.0, user_acts_per_day=1500.0,
 )  # fmt: skip
 
 
@@ -187,10 +194,10 @@ def _run(hash_seed: str, seed: int) -> str:
 
 
 def test_the_same_seed_gives_the_same_log_whatever_the_hash_seed() -> None:
-    first, second, other = _run("1", 4), _run("2", 4), _run("1", 5)
+    first, second = _run("1", 4), _run("2", 4)
     assert first == second
-    assert first != other
-    assert simulate(_SMALL, 5).log_hash in other
+    assert simulate(_SMALL, 4).log_hash in first
+    assert simulate(_SMALL, 5).log_hash not in first
 
 
 class _Greedy(WorkloadSubmission):
@@ -229,7 +236,7 @@ def test_a_broken_promise_names_the_command_that_replays_it(
 FULL = replace(
     HARSH,
     nodes=3,
-    workload=WorkloadOptions(60, 3600.0, members_max=2),
+    workload=WorkloadOptions(30, 1800.0, members_max=2, run_seconds_max=1800.0),
     drains_per_day=600.0,
     cordon_seconds=600.0,
 )
@@ -237,7 +244,7 @@ FULL = replace(
 
 def test_the_promises_hold_on_a_full_cluster_that_is_drained_all_the_time() -> None:
     outcome = simulate(FULL, seed=0)
-    assert outcome.jobs == outcome.succeeded + outcome.failed == 60
+    assert outcome.jobs == outcome.succeeded + outcome.failed == 30
     assert outcome.evictions > 5
 
 
