@@ -25,6 +25,8 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the PATH or in FAIRLEAD_KUBECTL"),
 ]
+#: For what kubectl waits for, which is soon there unless the machine is busy.
+PATIENCE = f"--timeout={PATIENCE_SECONDS:.0f}s"
 RUNNING: dict[str, Any] = {
     "phase": "Running",
     "podIP": "10.0.0.9",
@@ -254,12 +256,12 @@ async def test_delete_keeps_to_finalizers_and_owner_references(tmp_path: Path) -
                 "blockOwnerDeletion": True,
             }]  # fmt: skip
             await kubectl("create", "-f", "-", stdin=child)
-            await kubectl("delete", "cm", "owner", f"--cascade={cascade}", "--timeout=10s")
+            await kubectl("delete", "cm", "owner", f"--cascade={cascade}", PATIENCE)
             name = f"cm/child-{cascade}"
             if kept:
                 assert await kubectl("get", name, "-o", "name") == f"configmap/child-{cascade}"
             else:
-                await kubectl("wait", "--for=delete", name, "--timeout=10s")
+                await kubectl("wait", "--for=delete", name, PATIENCE)
 
         held = config("held")
         held["metadata"]["finalizers"] = ["example.dev/hold"]
@@ -269,7 +271,7 @@ async def test_delete_keeps_to_finalizers_and_owner_references(tmp_path: Path) -
         assert await kubectl("get", "cm", "held", "-o", path) != ""
         free = '[{"op":"remove","path":"/metadata/finalizers"}]'
         await kubectl("patch", "cm", "held", "--type=json", "-p", free)
-        await kubectl("wait", "--for=delete", "cm/held", "--timeout=10s")
+        await kubectl("wait", "--for=delete", "cm/held", PATIENCE)
 
 
 async def test_imperative_creates_work_although_kubectl_sends_them_as_protobuf(
@@ -287,7 +289,7 @@ async def test_imperative_creates_work_although_kubectl_sends_them_as_protobuf(
         assert await kubectl("get", "pc", "high", "-o", "jsonpath={.value}") == "7"
         await kubectl("create", "pdb", "b", "--selector=app=a", "--min-available=1")
         assert cells(await kubectl("get", "pdb", "b"))[1][:3] == ["b", "1", "N/A"]
-        await kubectl("delete", "namespace", "team", "--timeout=10s")
+        await kubectl("delete", "namespace", "team", PATIENCE)
         assert "not found" in await kubectl.fails("get", "namespace", "team")
 
 
@@ -295,8 +297,8 @@ async def test_wait_and_logs(tmp_path: Path) -> None:
     async with cluster(tmp_path) as kubectl:
         await kubectl("create", "-f", "-", stdin=pod("p"))
         await kubectl.has_status("p", RUNNING)
-        await kubectl("wait", "--for=condition=Ready", "pod/p", "--timeout=5s")
-        await kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/p", "--timeout=5s")
+        await kubectl("wait", "--for=condition=Ready", "pod/p", PATIENCE)
+        await kubectl("wait", "--for=jsonpath={.status.phase}=Running", "pod/p", PATIENCE)
         assert await kubectl("logs", "p") == "p 1\np 2"
         assert await kubectl("logs", "-f", "p") == "p 1\np 2\nlater"
         assert "container nope is not valid" in await kubectl.fails("logs", "p", "-c", "nope")
@@ -320,7 +322,7 @@ async def test_cordon_taint_and_drain(tmp_path: Path) -> None:
         await kubectl("taint", "nodes", "n1", "other-")
         assert await kubectl("get", "node", "n1", "-o", taints) == ""
         await kubectl("create", "-f", "-", stdin=pod("p", nodeName="n1"))
-        await kubectl("drain", "n1", "--force", "--grace-period=0", "--timeout=20s")
+        await kubectl("drain", "n1", "--force", "--grace-period=0", PATIENCE)
         assert await kubectl("get", "pods", "-o", "name") == ""
 
 

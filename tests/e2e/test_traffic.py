@@ -28,6 +28,7 @@ from tests.e2e.net_world import (
     net_world,
     run,
 )
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.node.host import Host
 from fairlead.node.traffic import (
@@ -47,7 +48,6 @@ PORT = 9000
 IP_UDP = {socket.AF_INET: 28, socket.AF_INET6: 48}
 #: IP and TCP headers with the option of time stamps; the first segment has 8 bytes more of options.
 IP_TCP, SYN_MORE = {socket.AF_INET: 52, socket.AF_INET6: 72}, 8
-PATIENCE_SECONDS = 20.0
 
 Sums = dict[tuple[str, str, str], int]
 

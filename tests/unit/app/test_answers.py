@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 from msgspec.structs import replace
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.app.test_archive import Reviewer, archive, get, proxied
 
 from fairlead.api import names
@@ -457,7 +458,7 @@ async def test_a_job_counts_for_the_user_who_asks() -> None:
 async def test_one_user_has_a_few_questions_at_a_time_and_others_are_answered() -> None:
     reviewer, question = Reviewer(), ExplainQuestion("a", "mine")
     reviewer.rights = {**reviewer.rights, "bob": {to_read_history("a")}}
-    async with served(two_tenants, reviewer) as url, asyncio.timeout(20):
+    async with served(two_tenants, reviewer) as url, asyncio.timeout(PATIENCE_SECONDS):
         assert (await post(f"{url}/explain", "bob", question))[0] == 200
         assert (await get(f"{url}/history?namespace=a", "ann"))[0] == 200
         reviewer.gate = asyncio.Event()  # what else ann may see is not known yet

@@ -14,6 +14,7 @@ import aiohttp
 import msgspec
 import pytest
 from aiohttp import web
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.reviews import (
     AccessReview,
@@ -358,7 +359,7 @@ async def test_decisions_are_shown_to_those_who_may_list_the_jobs_of_all_namespa
 async def test_questions_under_way_are_bounded() -> None:
     gate = asyncio.Event()
     reviewer = Reviewer(gate=gate)
-    async with archive(reviewer) as url, asyncio.timeout(20):
+    async with archive(reviewer) as url, asyncio.timeout(PATIENCE_SECONDS):
         asking = {
             asyncio.create_task(get(f"{url}/history?namespace=a", f"stranger{number}"))
             for number in range(REQUESTS_MAX + 5)
@@ -379,7 +380,7 @@ async def test_a_question_that_takes_too_long_keeps_no_later_one_out(
 ) -> None:
     monkeypatch.setattr(archive_api, "REQUESTS_MAX", 1)
     reviewer = Reviewer(gate=asyncio.Event())
-    async with archive(reviewer) as url, asyncio.timeout(20):
+    async with archive(reviewer) as url, asyncio.timeout(PATIENCE_SECONDS):
         with monkeypatch.context() as patched:
             patched.setattr(archive_api, "ANSWER_SECONDS_MAX", 0.01)
             with pytest.raises(aiohttp.ServerDisconnectedError):

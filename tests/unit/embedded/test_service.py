@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.status import ApiError, BadRequest, Conflict, Expired, InternalError, Invalid
 from fairlead.api.values.times import format_time
@@ -257,7 +258,7 @@ def test_a_restart_finds_orphans_half_deleted_namespaces_and_kinds(tmp_path: Pat
         async with asyncio.TaskGroup() as group:
             task = group.create_task(service.run())
             gone = (CONFIG_MAPS, "default"), (CONFIG_MAPS, "team"), (PODS, "default")
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 while (  # noqa: ASYNC110 # until all that is left over is gone
                     any(store.count(info.name, namespace) for info, namespace in gone)
                     or store.get(NAMESPACES.name, ("", "team"))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.embedded.test_wal import SMALL, churn, contents, reopen, write
 
 from fairlead.api.status import InternalError
@@ -41,7 +42,7 @@ def churned(
     async def main() -> dict[str, bytes]:
         store = Store.open(directory, given)
         store.on_compaction([].append if reported is None else reported.append)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             found = await churn(store, rounds)
         assert store.failure is None
         await store.close()
@@ -153,7 +154,7 @@ def test_a_fault_of_the_writer_wakes_all_writers(
         failures: list[Exception] = []
         store.on_failure(failures.append)
         records = [write(store, f"m{i}") for i in range(3)]
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             results = await asyncio.gather(
                 *(store.committed(record.version) for record in records), return_exceptions=True
             )

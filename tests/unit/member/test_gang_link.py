@@ -50,7 +50,7 @@ async def whole(gang: Gang) -> None:
     """Run all members, those that connect first."""
     ranks = reversed(range(gang.size))
     expected = {f"rank-{rank}": str(rank) for rank in range(gang.size)}
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         found = await asyncio.gather(*(member(gang, rank) for rank in ranks))
     assert found == [expected] * gang.size
 
@@ -69,7 +69,7 @@ def test_a_name_or_an_address_of_elsewhere_takes_the_wildcard(address: str) -> N
     gang = gang_of(2, address)
     with gang_link.listen(gang) as listener:
         assert listener.getsockname()[0] in ("::", "0.0.0.0")
-        with socket.create_connection(("127.0.0.1", gang.port), timeout=5):
+        with socket.create_connection(("127.0.0.1", gang.port), timeout=PATIENCE_SECONDS):
             pass
 
 
@@ -262,7 +262,7 @@ async def _with_the_first(gang: Gang, then: Callable[[], Awaitable[None]]) -> No
         first = group.create_task(member(gang, 0))
         await then()
         others = [group.create_task(member(gang, rank)) for rank in range(1, gang.size)]
-        await asyncio.wait((first, *others), timeout=30)
+        await asyncio.wait((first, *others), timeout=PATIENCE_SECONDS)
         assert first.done(), "the gang is not together"
 
 
