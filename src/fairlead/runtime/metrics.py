@@ -85,8 +85,7 @@ class Metrics(Collector):
         self._read_teams: Callable[[], Iterable[Team]] | None = None
         self._events: Recorder | None = None
         registry.register(self)
-        self.fleet = FleetMetrics(registry)
-        self.doctor = DoctorMetrics(registry)
+        self.fleet, self.doctor = FleetMetrics(registry), DoctorMetrics(registry)
         self.health = HealthMetrics(registry)
         self.silence, self.traffic = SilenceMetrics(registry), TrafficMetrics(registry)
         self.exports = ExportMetrics(registry)
