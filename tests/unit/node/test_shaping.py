@@ -42,7 +42,7 @@ from fairlead.node.shaping.limits import (
     EgressRates,
     ShapedPod,
     TeamRate,
-    Way,
+    TrafficWay,
     decode_rates,
     destination_limits,
     limits_of,
@@ -258,7 +258,7 @@ def applied(table: ShapingTable, commands: list[dict[str, Any]]) -> ShapingTable
 STEP = st.tuples(
     wanted(), st.sampled_from(Mechanism), wanted(),
     st.dictionaries(
-        st.sampled_from([Way("storage", each) for each in TrafficDirection]),
+        st.sampled_from([TrafficWay("storage", each) for each in TrafficDirection]),
         st.integers(8_000, 10**11),
     ),
 )  # fmt: skip
@@ -266,7 +266,7 @@ STEP = st.tuples(
 
 @given(st.lists(STEP, min_size=1, max_size=5))
 def test_each_transaction_leads_from_what_there_is_to_what_is_wanted(
-    steps: list[tuple[EgressLimits, Mechanism, EgressLimits, dict[Way, int]]],
+    steps: list[tuple[EgressLimits, Mechanism, EgressLimits, dict[TrafficWay, int]]],
 ) -> None:
     plan, held, numbers = plan_of(()), ShapingTable(), dict[Any, int]()
     for step, mechanism, ingress, destinations in steps:
@@ -330,7 +330,7 @@ def test_no_label_and_no_namespace_leads_out_of_what_all_share_of_a_destination(
     rates = EgressRates(1, AT_TEXT, (), destinations=given)
     classes = plan_of(()).classes
     found, refused = destination_limits(pods, whose, rates, AT, classes=classes)
-    assert list(found) == [Way("storage", TrafficDirection.EGRESS)]
+    assert list(found) == [TrafficWay("storage", TrafficDirection.EGRESS)]
     (limits_,) = found.values()
     assert [(each.owner.uid, each.bits, each.team) for each in limits_.pods] == [
         ("x", 0, "@storage"), ("y", 0, "@storage"),
@@ -339,7 +339,7 @@ def test_no_label_and_no_namespace_leads_out_of_what_all_share_of_a_destination(
     assert len(refused) == 3
     old = msgspec.structs.replace(rates, at="2027-01-14T08:00:00Z")
     found, _ = destination_limits(pods, whose, old, AT, classes=classes)
-    assert found[Way("storage", TrafficDirection.EGRESS)].teams == {"@storage": M}
+    assert found[TrafficWay("storage", TrafficDirection.EGRESS)].teams == {"@storage": M}
 
 
 def test_a_destination_falls_to_its_safe_share_once_nothing_divides_it() -> None:

@@ -219,8 +219,7 @@ def why(common_: Common, *, pod: str) -> None:
     \b
       fairlead network dry-run vision --egress 5G --prometheus http://127.0.0.1:9090
       fairlead network dry-run vision --ingress 2G --since 1d --prometheus http://127.0.0.1:9090
-      fairlead network dry-run --destination datasets --ingress 8G \\
-          --prometheus http://127.0.0.1:9090
+      fairlead network dry-run --destination data --ingress 8G --prometheus http://127.0.0.1:9090
     """,
 )
 @click.argument("team", metavar="[TEAM]", default="")

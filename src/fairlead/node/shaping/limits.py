@@ -60,7 +60,7 @@ class EgressRates(msgspec.Struct, frozen=True, rename="camel"):
     destinations: tuple[DestinationRate, ...] = ()
 
 
-class Way(NamedTuple):
+class TrafficWay(NamedTuple):
     """Which traffic limits are of: with a class of addresses, in a direction as pods see it."""
 
     traffic_class: str
@@ -79,8 +79,8 @@ class Way(NamedTuple):
         return f"{'to' if self.is_egress else 'from'}-{self.traffic_class}-"
 
 
-EGRESS = Way(INTERNET, TrafficDirection.EGRESS)
-INGRESS = Way(INTERNET, TrafficDirection.INGRESS)
+EGRESS = TrafficWay(INTERNET, TrafficDirection.EGRESS)
+INGRESS = TrafficWay(INTERNET, TrafficDirection.INGRESS)
 
 
 class ShapedPod(NamedTuple):
@@ -176,7 +176,7 @@ def destination_limits(
     *,
     classes: Iterable[str],
     times: EgressLeaseTimes = LEASE_TIMES,
-) -> tuple[dict[Way, EgressLimits], tuple[str, ...]]:
+) -> tuple[dict[TrafficWay, EgressLimits], tuple[str, ...]]:
     """Return the limits of each destination, which all pods share, and which are none here.
 
     `classes` are those that this node knows. What is inside and the rest of the internet are no
@@ -184,7 +184,7 @@ def destination_limits(
     """
     addresses, known = _addresses(owners), limited_classes(classes)
     silent = max(0.0, now - parse_time(rates.at))
-    found: dict[Way, EgressLimits] = {}
+    found: dict[TrafficWay, EgressLimits] = {}
     refused: list[str] = []
     here = sorted((each for each in pods if each.owner in addresses), key=lambda each: each.owner)
     for each in rates.destinations:
@@ -197,7 +197,7 @@ def destination_limits(
             ShapedPod(pod.owner, pod.metadata.name, addresses[pod.owner], 0, name) for pod in here
         )
         bits = leased_rate(each.bits_per_second, each.safe_bits_per_second, silent, times=times)
-        way = Way(each.destination, each.direction)
+        way = TrafficWay(each.destination, each.direction)
         found[way] = EgressLimits(shaped, {name: bits} if shaped else {})
     return found, tuple(refused)
 

@@ -36,7 +36,7 @@ from fairlead.node.shaping.limits import (
     INGRESS,
     EgressLimits,
     EgressRates,
-    Way,
+    TrafficWay,
     decode_rates,
     destination_limits,
     limited_classes,
@@ -126,16 +126,16 @@ class Shaping:
     _retry_at: float = float("inf")
     _idle: int = 0
     _rates: EgressRates | None = None
-    _flows: dict[Way, Flows] = field(default_factory=dict[Way, Flows])
+    _flows: dict[TrafficWay, Flows] = field(default_factory=dict[TrafficWay, Flows])
     _flows_at: float = 0.0
     _held_back: Mapping[str, int] = field(default_factory=dict[str, int])
     _usage: ShapingUsage | None = None
     #: Limits as they should be, and the lines of the look before.
-    _last: dict[Way, EgressLimits] = field(default_factory=dict[Way, EgressLimits])
-    _lines: dict[Way, tuple[TeamEgress, ...]] = field(
-        default_factory=dict[Way, tuple[TeamEgress, ...]]
+    _last: dict[TrafficWay, EgressLimits] = field(default_factory=dict[TrafficWay, EgressLimits])
+    _lines: dict[TrafficWay, tuple[TeamEgress, ...]] = field(
+        default_factory=dict[TrafficWay, tuple[TeamEgress, ...]]
     )
-    _paced: dict[Way, _Pace] = field(default_factory=dict[Way, _Pace])
+    _paced: dict[TrafficWay, _Pace] = field(default_factory=dict[TrafficWay, _Pace])
 
     def __post_init__(self) -> None:
         self._plan = plan_of(self.own)
@@ -304,14 +304,14 @@ class Shaping:
         for device in devices.our_devices():
             devices.delete_root(device)
 
-    def _in_force(self, limits: Ways, mechanism: Mechanism) -> dict[Way, EgressLimits]:
+    def _in_force(self, limits: Ways, mechanism: Mechanism) -> dict[TrafficWay, EgressLimits]:
         """Return the limits without changes that come too soon, where packets are dropped."""
         return {
             way: self._in_pace(each, way) if drops_in(way, mechanism) else each
             for way, each in limits.items()
         }
 
-    def _in_pace(self, limits: EgressLimits, way: Way) -> EgressLimits:
+    def _in_pace(self, limits: EgressLimits, way: TrafficWay) -> EgressLimits:
         """Return the limits without changes that come too soon after those before."""
         instant, before = self.now().uptime_seconds, self._paced.get(way, {})
         after: _Pace = {}
@@ -366,7 +366,7 @@ class Shaping:
         instant = self.now().uptime_seconds
         seconds = instant - self._flows_at if self._usage else 0.0
         flows = self._now(limits, choice)
-        lines: dict[Way, tuple[TeamEgress, ...]] = {}
+        lines: dict[TrafficWay, tuple[TeamEgress, ...]] = {}
         pods: tuple[ShapedPodLine, ...] = ()
         for way, of in limits.items():
             lines[way], found = flow_lines(
@@ -399,19 +399,22 @@ class Shaping:
             queue=self._leaf if is_htb else "", why=choice.why,
         )  # fmt: skip
 
-    def _now(self, limits: Ways, choice: ShapingChoice) -> dict[Way, Flows]:
+    def _now(self, limits: Ways, choice: ShapingChoice) -> dict[TrafficWay, Flows]:
         """Return what passed and was dropped so far, by uid of pods and "team/NAME", of ways."""
-        found: dict[Way, Flows] = {}
+        found: dict[TrafficWay, Flows] = {}
         uses: Mapping[int, ClassUse] = {}
         is_sending = any(each.pods for way, each in limits.items() if way.is_egress)
         if is_sending and choice.mechanism is Mechanism.HTB and choice.route is not None:
             uses = devices.read_queues(choice.route.device).uses
-        counted = (netlink.counters(TABLE), netlink.counters(COUNTING))
+        dropping = any(each.pods and drops_in(way, choice.mechanism)
+                       for way, each in limits.items())  # fmt: skip
+        dropped = netlink.counters(TABLE) if dropping else {}
+        counted = netlink.counters(COUNTING) if dropping else {}
         for way, of in limits.items():
             if not of.pods:
                 found[way] = {}
             elif drops_in(way, choice.mechanism):
-                found[way] = _dropping(of, way, *counted)
+                found[way] = _dropping(of, way, dropped, counted)
             else:
                 found[way] = self._of_classes(of, uses)
         return found
@@ -428,7 +431,10 @@ class Shaping:
 
 
 def _dropping(
-    limits: EgressLimits, way: Way, dropped: Mapping[str, Counted], counted: Mapping[str, Counted]
+    limits: EgressLimits,
+    way: TrafficWay,
+    dropped: Mapping[str, Counted],
+    counted: Mapping[str, Counted],
 ) -> Flows:
     """Return what limits that drop have let through and dropped so far, as `_now` does."""
     flows = {

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from fairlead.node.shaping.classes import Key, pod_key
-from fairlead.node.shaping.limits import DESTINATION, EGRESS, EgressLimits, Way
+from fairlead.node.shaping.limits import DESTINATION, EGRESS, EgressLimits, TrafficWay
 from fairlead.node.traffic.classes import FAMILIES, INTERNET, Address, Interval
 from fairlead.node.traffic.ruleset import ADDRESSES_MAX, Command, CountingPlan
 
@@ -52,7 +52,7 @@ _DISPATCH = {True: "destinations", False: "origins"}
 _DISPATCHES = tuple(_DISPATCH.values())
 
 Elements = Mapping[str, Mapping[str, str]]
-Ways = Mapping[Way, EgressLimits]
+Ways = Mapping[TrafficWay, EgressLimits]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,26 +67,26 @@ class ShapingTable:
     limits: Mapping[str, int] = field(default_factory=dict[str, int])
     counters: frozenset[str] = frozenset()
     elements: Elements = field(default_factory=dict[str, dict[str, str]])
-    ways: tuple[Way, ...] = field(default=(), compare=False)
+    ways: tuple[TrafficWay, ...] = field(default=(), compare=False)
 
 
-def marker(plan: CountingPlan, mechanism: Mechanism, ways: Iterable[Way]) -> str:
+def marker(plan: CountingPlan, mechanism: Mechanism, ways: Iterable[TrafficWay]) -> str:
     """Return the name of the counter that says which rules there are."""
     prefixes = [each.prefix for each in ways]
     data = msgspec.json.encode([SHAPE, mechanism.value, plan.marker(0), prefixes])
     return _MARKER + hashlib.sha256(data).hexdigest()[:16]
 
 
-def drops_in(way: Way, mechanism: Mechanism) -> bool:
+def drops_in(way: TrafficWay, mechanism: Mechanism) -> bool:
     """True where limits of a way are kept by dropping: of what pods receive always."""
     return mechanism is Mechanism.LIMIT or not way.is_egress
 
 
-def _kinds(way: Way) -> tuple[str, ...]:
+def _kinds(way: TrafficWay) -> tuple[str, ...]:
     return ("pod", "team") if way.traffic_class == INTERNET else _SHARED
 
 
-def _maps(way: Way, mechanism: Mechanism) -> dict[str, str]:
+def _maps(way: TrafficWay, mechanism: Mechanism) -> dict[str, str]:
     """Return the maps of a way, and what they lead to."""
     if not drops_in(way, mechanism):
         return {f"{way.prefix}class": "classid"}
@@ -136,7 +136,7 @@ def wanted_table(
     return ShapingTable(rules, found, frozenset(counters), elements, tuple(ways))
 
 
-def team_name(way: Way, team: str) -> str:
+def team_name(way: TrafficWay, team: str) -> str:
     """Return the name of the counter of what a team's limit drops, which begins its limit's."""
     return f"{way.prefix}team/{team.removeprefix(DESTINATION)}"
 
@@ -217,7 +217,7 @@ def _set_up(plan: CountingPlan, mechanism: Mechanism, new: ShapingTable) -> list
 
 
 def _direction(
-    plan: CountingPlan, mechanism: Mechanism, ways: tuple[Way, ...], family: int
+    plan: CountingPlan, mechanism: Mechanism, ways: tuple[TrafficWay, ...], family: int
 ) -> list[Command]:
     """Return sets, maps and rules of one direction and family: of a destination, else internet."""
     is_egress = ways[0].is_egress
@@ -260,7 +260,7 @@ def _direction(
 
 
 def _limiting(
-    chain: str, address: Command, way: Way, mechanism: Mechanism, *, family: int
+    chain: str, address: Command, way: TrafficWay, mechanism: Mechanism, *, family: int
 ) -> list[Command]:
     """Return the rules of a way: a class for the packet, or a drop beyond the limits."""
     prefix = way.prefix
