@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import re
@@ -48,6 +49,8 @@ PORT = 9000
 IP_UDP = {socket.AF_INET: 28, socket.AF_INET6: 48}
 #: IP and TCP headers with the option of time stamps; the first segment has 8 bytes more of options.
 IP_TCP, SYN_MORE = {socket.AF_INET: 52, socket.AF_INET6: 72}, 8
+#: sched.h, mount.h: CLONE_NEWNS, CLONE_FS, MS_REC | MS_PRIVATE.
+_NEWNS, _FS, _PRIVATE = 0x20000, 0x200, 0x44000
 
 Sums = dict[tuple[str, str, str], int]
 
@@ -238,6 +241,130 @@ def test_the_node_and_pods_of_its_network_are_counted_apart(world: World) -> Non
         ("", "internet", "out"): 50 * 128, ("", "internet", "in"): 50 * 29,
         ("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received,
     })  # fmt: skip
+
+
+@pytest.fixture
+def cgroups() -> Iterator[str]:
+    """Cgroups of version 2 where nft looks for them, in this thread's mounts alone: a parent."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    home = os.open("/proc/thread-self/ns/mnt", os.O_RDONLY)
+    if libc.unshare(_NEWNS | _FS):  # setns(2) needs a thread that shares its root with no other
+        pytest.skip("mounts cannot be changed here")
+    parent = f"t{os.getpid()}-kubepods.slice"
+    try:
+        if libc.mount(b"none", b"/", None, _PRIVATE, None) or libc.mount(
+            b"none", b"/sys/fs/cgroup", b"cgroup2", 0, None
+        ):
+            pytest.skip("no cgroups of version 2 here")
+        yield parent
+        for each in sorted(Path(f"/sys/fs/cgroup/{parent}").glob("**/"), reverse=True):
+            each.rmdir()
+    finally:
+        libc.setns(home, _NEWNS)
+        os.close(home)
+
+
+def host_pod(uid: str, namespace: str, job: str = "") -> dict[str, object]:
+    labels = {"fairlead.dev/job-name": job} if job else {}
+    return {"metadata": {"name": f"pod-{uid}", "namespace": namespace, "uid": uid,
+                         "labels": labels},
+            "spec": {"hostNetwork": True},
+            "status": {"phase": "Running", "podIPs": [{"ip": "10.9.0.1"}]}}  # fmt: skip
+
+
+def exchange_of(world: World, cgroup: str, source: str, target: str, count: int) -> None:
+    """Exchange datagrams of 100 bytes for one byte, by a process of the node in a cgroup."""
+    program = (
+        "import os, socket, sys\n"
+        "cgroup, source, target, count = sys.argv[1:]\n"
+        "cgroup and open(f'/sys/fs/cgroup/{cgroup}/cgroup.procs', 'w').write(str(os.getpid()))\n"
+        "own = socket.socket(socket.AF_INET6 if ':' in source else socket.AF_INET,"
+        " socket.SOCK_DGRAM)\n"
+        "own.settimeout(20)\n"
+        "own.bind((source, 0))\n"
+        "for _ in range(int(count)):\n"
+        f"    own.sendto(bytes(100), (target, {PORT}))\n"
+        "    own.recv(64)\n"
+    )
+    with world.net.node.inside():
+        run(sys.executable, "-c", program, cgroup, source, target, str(count))
+
+
+def test_pods_of_the_hosts_network_are_told_apart_by_their_cgroups(
+    world: World, cgroups: str
+) -> None:
+    root = Path("/sys/fs/cgroup")
+    of_a = f"{cgroups}/{cgroups.removesuffix('.slice')}-podhost_a.slice"
+    of_b = f"{cgroups}/kubepods-burstable.slice/kubepods-burstable-podhost_b.slice/cri-1.scope"
+    for each in (of_a, of_b):
+        (root / each).mkdir(parents=True)
+    world.of_pods([("team-a", "a", ("10.1.0.2",))])
+    ordinary = json.loads(world.file.read_text())["items"]
+    pods = [*ordinary, host_pod("host-a", "infra"), host_pod("host-b", "team-b", "train")]
+    world.file.write_text(json.dumps({"items": pods}))
+    facts = world.look()
+    assert not [each for each in facts.usage.blind_spots if "host" in each]
+    for cgroup, source, target, count in (
+        (of_a, "10.9.0.1", INTERNET4, 20), (of_a, "fd09::1", INTERNAL6, 30),
+        (of_b, "10.9.0.1", INTERNET4, 40), ("", "10.9.0.1", INTERNET4, 50),
+    ):  # fmt: skip
+        exchange_of(world, cgroup, source, target, count)
+    sent, received = world.datagrams("10.1.0.2", INTERNET4, 60, 100)
+    wanted = {
+        ("infra", "internet", "out"): 20 * 128,
+        ("infra", "internet", "in"): 20 * 29,
+        ("infra", "internal", "out"): 30 * 148,
+        ("infra", "internal", "in"): 30 * 49,
+        ("team-b", "internet", "out"): 40 * 128,
+        ("team-b", "internet", "in"): 40 * 29,
+        ("team-a", "internet", "out"): sent,
+        ("team-a", "internet", "in"): received,
+        ("", "internet", "out"): 50 * 128,
+        ("", "internet", "in"): 50 * 29,
+    }
+    of = ("infra", "team-a", "team-b")
+    world.becomes({k: v for k, v in wanted.items() if k[0]}, of=of)
+    usage = world.look().usage
+    assert {k: v for k, v in world.sums().items() if k[:2] == ("", "internet")} == {
+        k: v for k, v in wanted.items() if not k[0]
+    }
+    assert ("team-b", "train") in {(each.namespace, each.job) for each in usage.flows}
+    # An agent that follows leaves all as it is; what ended stays in its namespace's sums.
+    world.counting = world.new_counting()
+    world.becomes({k: v for k, v in wanted.items() if k[0]}, of=of)
+    world.file.write_text(json.dumps({"items": pods[:1]}))
+    for _ in range(3):
+        world.look()
+    world.becomes({k: v for k, v in wanted.items() if k[0]}, of=of)
+    with world.net.node.inside():
+        assert "host/" not in run("nft", "list", "table", "inet", "fairlead")
+
+
+def test_where_cgroups_cannot_be_asked_host_pods_are_counted_with_the_node(
+    world: World, cgroups: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_a = f"{cgroups}/podhost-a"
+    (Path("/sys/fs/cgroup") / of_a).mkdir(parents=True)
+    pods = [host_pod("host-a", "infra"), host_pod("gone", "infra")]
+    world.file.write_text(json.dumps({"items": pods}))
+
+    def refused(text: str) -> None:
+        assert "socket cgroupv2 level 2" in text
+        raise OSError("nft refuses: no such expression")
+
+    monkeypatch.setattr(nft, "apply_text", refused)
+    spots = world.look().usage.blind_spots
+    assert [each for each in spots if each.startswith("pods of the host's network are counted "
+                                                      "with the node: nft refuses")]  # fmt: skip
+    exchange_of(world, of_a, "10.9.0.1", INTERNET4, 10)
+    assert world.sums()["", "internet", "out"] == 10 * 128
+    assert world.look().usage.blind_spots == spots
+    monkeypatch.undo()
+    world.file.write_text(json.dumps({"items": pods[:1]}))
+    world.counting = world.new_counting()
+    world.look()
+    exchange_of(world, of_a, "10.9.0.1", INTERNET4, 10)
+    assert world.sums()["infra", "internet", "out"] == 10 * 128
 
 
 def test_a_pod_that_claims_the_nodes_address_is_not_counted_there(world: World) -> None:

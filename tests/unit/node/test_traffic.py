@@ -15,6 +15,7 @@ import pytest
 from tests.unit.node.host_tree import EPOCH, changed
 
 from fairlead.model.health.faults import Moment
+from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Nothing
 from fairlead.node.sources.traffic import COVERAGE, REMOVED, judge
@@ -27,6 +28,7 @@ from fairlead.node.traffic import (
     read_pods,
 )
 from fairlead.node.traffic.flows import JOBS_MAX, NAMESPACES_MAX, FlowGroup, FlowMeter
+from fairlead.node.traffic.host_pods import find_hosts
 from fairlead.node.traffic.netlink import Counted, NetworkDevice
 from fairlead.node.traffic.pods import PODS_MAX, CountedPod, owners
 from fairlead.node.traffic.ruleset import NODE, OTHERS, AddressOwner, counter_name, fold, parse_name
@@ -82,6 +84,42 @@ def test_no_more_pods_are_counted_than_there_is_room_for() -> None:
     found, refused = owners((pod(str(n), str(first + n)) for n in range(PODS_MAX + 2)), ())
     assert len(found) == PODS_MAX
     assert len(refused) == 2
+
+
+UID = "0a1b2c3d-0000-1111-2222-333344445555"
+UID_ = UID.replace("-", "_")
+
+
+@pytest.mark.parametrize("path", [
+    f"kubepods.slice/kubepods-pod{UID_}.slice",
+    f"kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{UID_}.slice",
+    f"kubepods/besteffort/pod{UID}",
+    f"kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-besteffort.slice/"
+    f"kubelet-kubepods-besteffort-pod{UID_}.slice",
+])  # fmt: skip
+def test_the_cgroup_of_a_host_pod_is_found_as_kubelets_name_it(tmp_path: Path, path: str) -> None:
+    root = tmp_path / "sys/fs/cgroup"
+    for each in (path, f"kubepods/pod{UID[:-1]}6", f"user.slice/pod{UID}", f"pod{UID}"):
+        (root / each / "container").mkdir(parents=True, exist_ok=True)
+    host, pods = Host(tmp_path), [pod(UID, "10.9.0.1", hostNetwork=True)]
+    assert find_hosts(host, pods) == ({}, "/sys/fs/cgroup is no hierarchy of cgroups of version 2")
+    (root / "cgroup.controllers").write_text("cpu memory\n")
+    assert find_hosts(host, pods) == ({path: AddressOwner("team-a", UID)}, "")
+    others = [pod(UID, "10.1.0.2"), pod(UID, hostNetwork=True, phase="Failed"),
+              pod(UID, hostNetwork=True, namespace='a"; flush ruleset'),
+              pod('x" : "node', hostNetwork=True)]  # fmt: skip
+    assert find_hosts(host, others) == ({}, "")
+    found, why = find_hosts(host, [*pods, pod("b-1", hostNetwork=True)])
+    assert (len(found), why) == (1, "the cgroup of 1 of them is not known")
+
+
+def test_what_host_pods_had_sent_is_kept_apart_from_what_pods_devices_carry() -> None:
+    name = counter_name(AddressOwner("infra", "h"), "internet", "out", is_host=True)
+    text = str(fold({name: (2, 70)}, {"host-ended/infra/internet/out": (1, 30)}, namespaces_max=5))
+    assert "'host-ended/infra/internet/out', 'packets': 3, 'bytes': 100" in text
+    found = {name: Counted(2, 70, 1), "host-ended/infra/internet/out": Counted(1, 30, 0)}
+    assert seen(found, []).counted == 0
+    assert [(each.namespace, each.bytes) for each in usage_lines(found)] == [("infra", 100)]
 
 
 def test_a_name_says_whose_a_counter_is() -> None:

@@ -7,7 +7,7 @@ one transaction; what cannot be changed is tried again from what the kernel has.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.node.host import Absent, Host
@@ -22,14 +22,17 @@ from fairlead.node.traffic.classes import (
     shipped_lists,
 )
 from fairlead.node.traffic.flows import FlowGroup, FlowMeter
+from fairlead.node.traffic.host_pods import find_hosts, host_rules
 from fairlead.node.traffic.netlink import Counted
 from fairlead.node.traffic.pods import CountedPod, PodSource, owners, read_pods
 from fairlead.node.traffic.ruleset import (
     DIRECTIONS,
+    ENDED,
     TABLE,
     AddressOwner,
     CountingPlan,
     CountingRules,
+    KernelTable,
     change,
     delete_older,
     fold,
@@ -42,6 +45,8 @@ from fairlead.node.traffic.usage import PodLine, TrafficUsage
 NAMESPACES_MAX = 1000
 #: Fewer bytes between two looks say nothing about what is seen.
 _COVERAGE_BYTES_MIN = 1 << 20
+_OF_PODS = tuple(f"{each}/" for each in ENDED)
+_OF_ENDED = tuple(f"{each}/" for each in ENDED.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,12 @@ class Counting:
     _was_set_up: bool = False
     _has_failed: bool = False
     _usage: TrafficUsage | None = None
+    #: Pods of the host's network by cgroup (None: not read yet), those that the kernel refused,
+    #: and why some are not told apart.
+    _hosts: Mapping[str, AddressOwner] | None = None
+    _refused: Mapping[str, AddressOwner] = field(default_factory=dict[str, AddressOwner])
+    _hosts_why: str = ""
+    _refused_why: str = ""
     _flows: FlowMeter = field(default_factory=FlowMeter)
     _groups: dict[AddressOwner, FlowGroup] = field(default_factory=dict[AddressOwner, FlowGroup])
 
@@ -102,7 +113,7 @@ class Counting:
         if self._seen is not None and not was_removed:
             part = usage.coverage(self._seen, now, bytes_min=_COVERAGE_BYTES_MIN)
         self._seen = now
-        spots = usage.blind_spots(links, has_rdma=self._has_rdma())
+        spots = usage.blind_spots(links, has_rdma=self._has_rdma(), hosts=self._hosts_why)
         flows = self._flows.lines(counters, self._groups, self.host.now().uptime_seconds)
         self._usage = TrafficUsage(usage.usage_lines(counters), part, spots, flows)
         return TrafficFacts(self._usage, was_removed, unreadable)
@@ -112,6 +123,7 @@ class Counting:
         try:
             pods = read_pods(self.pods)
             self._groups = {each.owner: each.group for each in pods}
+            self._hosts, self._hosts_why = find_hosts(self.host, pods)
             return owners(pods, netlink.addresses())
         except OSError as error:
             return None, (f"pods: {error.filename or ''} {error.strerror or error}".strip(),)
@@ -134,10 +146,7 @@ class Counting:
         if self._rules is None and not self._has_failed:
             self._rules = nft.held().rules
         if self._rules is None or not self._is_whole(there, self._rules):
-            held = nft.held()
-            owners_now = held.rules.owners if wanted is None else wanted
-            new = CountingRules(held.rules.number + 1, owners_now)
-            nft.apply(set_up(self._plan, new, held, counters=there))
+            new = self._set_up(nft.held(), wanted, there)
             self._has_older = True
         elif wanted is not None and wanted != self._rules.owners:
             new = self._rules._replace(owners=wanted)
@@ -150,25 +159,58 @@ class Counting:
         self._was_set_up, self._has_failed = True, False
         return there, was_removed
 
+    def _set_up(
+        self, held: KernelTable, wanted: dict[Address, AddressOwner] | None,
+        there: dict[str, Counted],
+    ) -> CountingRules:  # fmt: skip
+        """Put new rules into force, then tell pods of the host's network apart if that can be."""
+        owners_now = held.rules.owners if wanted is None else wanted
+        new = CountingRules(held.rules.number + 1, owners_now, self._told_apart(held.rules))
+        nft.apply(set_up(self._plan, new, held, counters=there))
+        if not new.hosts:
+            return new
+        try:
+            nft.apply_text(host_rules(self._plan, new))
+        except OSError as error:
+            self._refused, self._refused_why = new.hosts, str(error)
+            self._hosts_why = self._refused_why
+            return new._replace(hosts={})
+        return new
+
+    def _told_apart(self, rules: CountingRules) -> Mapping[str, AddressOwner]:
+        """Return the host pods that rules are to tell apart; none of those that were refused.
+
+        Those of the rules in force while the pods could not be read yet.
+        """
+        if self._hosts is None:
+            return rules.hosts
+        if self._hosts and self._hosts == self._refused:
+            self._hosts_why = self._refused_why
+            return {}
+        return self._hosts
+
     def _is_whole(self, there: dict[str, Counted], rules: CountingRules) -> bool:
         """False where other rules are in force, or somebody took elements out of our maps.
 
         So it is where there are older rules, too, of an agent that ended before it deleted them.
         """
         uses = sum(each.uses for each in there.values())
-        wanted = len(DIRECTIONS) * len(self._plan.classes) * len(rules.owners)
-        return self._plan.marker(rules.number) in there and uses == wanted
+        led = len(rules.owners) + len(rules.hosts)
+        wanted = len(DIRECTIONS) * len(self._plan.classes) * led
+        is_ours = self._plan.marker(rules.number) in there and uses == wanted
+        return is_ours and rules.hosts == self._told_apart(rules)
 
     def _fold(self, counters: dict[str, Counted]) -> None:
         """Add counters of pods that nothing has led to for a whole look to their namespaces'.
 
         A packet that was on its way when its element went is counted by then.
         """
-        pods = ((name, each) for name, each in counters.items() if name.startswith("pod/"))
+        pods = ((name, each) for name, each in counters.items()
+                if name.startswith(_OF_PODS))  # fmt: skip
         idle = frozenset(name for name, each in pods if not each.uses)
         finals = {name: counters[name][:2] for name in idle & self._idle}
         ended = {name: counted[:2] for name, counted in counters.items()
-                 if name.startswith("ended/")}  # fmt: skip
+                 if name.startswith(_OF_ENDED)}  # fmt: skip
         self._idle = idle - finals.keys()
         if finals:
             nft.apply(fold(finals, ended, namespaces_max=NAMESPACES_MAX))

@@ -21,6 +21,7 @@ from fairlead.node.traffic.ruleset import (
     Command,
     CountingRules,
     KernelTable,
+    host_map,
     map_name,
     number_of,
     owner_of,
@@ -42,6 +43,11 @@ def apply(commands: Sequence[Command]) -> None:
         _run(("-f", "-"), msgspec.json.encode({"nftables": commands}))
 
 
+def apply_text(text: str) -> None:
+    """Make one transaction of nft's own language; OSError, and then nothing has changed."""
+    _run(("-f", "-"), text.encode(), is_json=False)
+
+
 def held() -> KernelTable:
     """Return what there is of our table, nothing without one; OSError."""
     items = listed(TABLE)
@@ -57,9 +63,16 @@ def held() -> KernelTable:
             for address, counter in each["map"].get("elem", ())
             if (owner := owner_of(counter))
         }
+        hosts = {
+            str(cgroup): owner
+            for each in items
+            if "map" in each and each["map"]["name"] == host_map(INTERNET, "out", number)
+            for cgroup, counter in each["map"].get("elem", ())
+            if (owner := owner_of(counter))
+        }
     except (KeyError, TypeError, ValueError) as error:
         raise OSError(NOT_UNDERSTOOD) from error
-    return KernelTable(CountingRules(number, owners), *names)
+    return KernelTable(CountingRules(number, owners, hosts), *names)
 
 
 def listed(table: str) -> list[dict[str, Any]]:
@@ -75,12 +88,12 @@ def listed(table: str) -> list[dict[str, Any]]:
     return items
 
 
-def _run(arguments: tuple[str, ...], data: bytes = b"") -> bytes:
+def _run(arguments: tuple[str, ...], data: bytes = b"", *, is_json: bool = True) -> bytes:
     """Return what nft writes; FileNotFoundError when the table is not there, OSError."""
     try:
         done = subprocess.run(
-            [PROGRAM, "-j", *arguments], input=data, capture_output=True, timeout=_SECONDS_MAX,
-            env=_ENVIRONMENT, check=False,
+            [PROGRAM, *(("-j",) if is_json else ()), *arguments], input=data,
+            capture_output=True, timeout=_SECONDS_MAX, env=_ENVIRONMENT, check=False,
         )  # fmt: skip
     except FileNotFoundError as error:
         raise OSError(f"no nft: {_NEEDS} (package nftables)") from error

@@ -156,7 +156,7 @@ def owners(
         if pod.spec.host_network or pod.status.phase in _ENDED or not addresses:
             continue
         where = f"{meta.namespace}/{meta.name}"
-        if not _NAMESPACE.fullmatch(meta.namespace) or not _UID.fullmatch(meta.uid):
+        if not is_named_soundly(meta):
             refused.append(f"{where[:80]!r}: namespace or uid is none of Kubernetes'")
             continue
         if counted == PODS_MAX:
@@ -172,6 +172,11 @@ def owners(
             if found.setdefault(address, pod.owner) == NODE:
                 refused.append(f"{where}: {address} is the node's own")
     return found, tuple(sorted(refused))
+
+
+def is_named_soundly(meta: _Metadata) -> bool:
+    """True where namespace and uid can be parts of names: they are as Kubernetes makes them."""
+    return bool(_NAMESPACE.fullmatch(meta.namespace) and _UID.fullmatch(meta.uid))
 
 
 def _precedence(pod: CountedPod) -> tuple[bool, str, str]:

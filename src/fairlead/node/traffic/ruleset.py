@@ -16,6 +16,7 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import msgspec
@@ -24,7 +25,7 @@ from fairlead.node.traffic.classes import FAMILIES, INTERNET, Address, Interval
 
 TABLE = "fairlead"
 #: Changes when the shape of the rules does, so that an agent of another version sets them up.
-SHAPE = 2
+SHAPE = 3
 #: Addresses that a map can have; more are refused by the kernel.
 ADDRESSES_MAX = 16_384
 #: Behind filters (0), so that what a policy drops is not counted; before translation (100).
@@ -35,6 +36,11 @@ _IPV6 = "ipv6"
 _MARKER = "ruleset/"
 #: Where what ended is counted for namespaces that have no room of their own.
 OTHERS = "-"
+#: Where what ended is counted, by the kind of its counters: what host pods' devices carry is not
+#: compared with what pods' devices carry.
+ENDED = {"pod": "ended", "host": "host-ended"}
+#: The hook that sees what a socket of the host sends or receives, by direction.
+_HOST_HOOKS = {"out": "output", "in": "input"}
 
 Direction = Literal["out", "in"]
 DIRECTIONS: tuple[Direction, Direction] = ("out", "in")
@@ -82,10 +88,14 @@ class CountingPlan:
 
 
 class CountingRules(NamedTuple):
-    """Rules that a packet meets: their number, and who is counted at which address."""
+    """Rules that a packet meets: their number, and who is counted at which address.
+
+    `hosts` are pods of the host's network by their cgroups.
+    """
 
     number: int
     owners: Mapping[Address, AddressOwner]
+    hosts: Mapping[str, AddressOwner] = MappingProxyType({})
 
 
 _NO_RULES = CountingRules(0, {})
@@ -115,24 +125,27 @@ def number_of(name: str) -> int:
     return int(number) if slash and number.isdecimal() else 0
 
 
-def counter_name(owner: AddressOwner, traffic_class: str, direction: str) -> str:
-    """Return the name of a counter."""
-    whose = f"pod/{owner.namespace}/{owner.uid}" if owner != NODE else "node"
+def counter_name(
+    owner: AddressOwner, traffic_class: str, direction: str, *, is_host: bool = False
+) -> str:
+    """Return the name of a counter; of a pod of the host's network it begins otherwise."""
+    kind = "host" if is_host else "pod"
+    whose = f"{kind}/{owner.namespace}/{owner.uid}" if owner != NODE else "node"
     return f"{whose}/{traffic_class}/{direction}"
 
 
-def ended_name(namespace: str, traffic_class: str, direction: str) -> str:
+def ended_name(namespace: str, traffic_class: str, direction: str, *, kind: str = "pod") -> str:
     """Return the name of the counter of a namespace's pods that are gone."""
-    return f"ended/{namespace}/{traffic_class}/{direction}"
+    return f"{ENDED[kind]}/{namespace}/{traffic_class}/{direction}"
 
 
 @lru_cache(maxsize=1 << 16)
 def parse_name(name: str) -> CounterKey | None:
     """Return what a name says; None for another counter."""
     match name.split("/"):
-        case ["pod", namespace, uid, traffic_class, direction]:
+        case ["pod" | "host", namespace, uid, traffic_class, direction]:
             return CounterKey(namespace, uid, traffic_class, direction)
-        case ["ended", namespace, traffic_class, direction]:
+        case ["ended" | "host-ended", namespace, traffic_class, direction]:
             return CounterKey(namespace, "", traffic_class, direction)
         case ["node", traffic_class, direction]:
             return CounterKey("", "", traffic_class, direction)
@@ -149,6 +162,16 @@ def owner_of(name: str) -> AddressOwner | None:
 def map_name(traffic_class: str, direction: str, family: int, number: int) -> str:
     """Return the name of the map of a class and a direction, which its chain has, too."""
     return numbered(f"{traffic_class}-{direction}{family}", number)
+
+
+def host_map(traffic_class: str, direction: str, number: int) -> str:
+    """Return the name of the map from cgroups to counters of a class and a direction."""
+    return numbered(f"host-{traffic_class}-{direction}", number)
+
+
+def host_chain(traffic_class: str, direction: str, family: int, number: int) -> str:
+    """Return the name of the chain of a class where sockets of the host are told apart."""
+    return numbered(f"host-{traffic_class}-{direction}{family}", number)
 
 
 def _add(kind: str, **fields: Any) -> Command:
@@ -209,16 +232,25 @@ def set_up(
     commands.append(_add("chain", name=ipv6))
     commands += _new_counters(plan, set(rules.owners.values()), there)
     commands += [each for family in FAMILIES for each in _family(plan, family, number)]
+    if rules.hosts:
+        commands += _new_host_counters(plan, set(rules.hosts.values()), there)
+        commands += [each for family in FAMILIES for each in _host_family(plan, family, number)]
     commands += [_rule(hook, _match(_meta(key), "lo"), {"accept": None})
                  for hook, key in (("input", "iifname"), ("output", "oifname"))]  # fmt: skip
-    commands += [_rule(hook, _match(_meta("nfproto"), "ipv6"), {"goto": {"target": ipv6}})
+    sixes = dict.fromkeys(_HOOKS, ipv6)
+    if rules.hosts:
+        sixes |= {hook: numbered(f"{_IPV6}-{hook}", number) for hook in _HOST_HOOKS.values()}
+        commands += [_add("chain", name=sixes[hook]) for hook in _HOST_HOOKS.values()]
+    commands += [_rule(hook, _match(_meta("nfproto"), "ipv6"), {"goto": {"target": sixes[hook]}})
                  for hook in _HOOKS]  # fmt: skip
+    firsts = {(hook, 4): hook for hook in _HOOKS} | {(six, 6): hook for hook, six in sixes.items()}
     commands += [
         _rule(chain,
               _match(_address(family, is_source=direction == "out"), f"@{_own(family, number)}"),
-              {"jump": {"target": numbered(f"{direction}{family}", number)}})
-        for chain, family in (*((hook, 4) for hook in _HOOKS), (ipv6, 6))
+              {"jump": {"target": numbered(f"{host}{direction}{family}", number)}})
+        for (chain, family), hook in firsts.items()
         for direction in DIRECTIONS
+        for host in ["host-" if rules.hosts and _HOST_HOOKS[direction] == hook else ""]
     ]  # fmt: skip
     commands += [*_own_elements("add", rules), *_elements("add", plan.classes, rules)]
     commands.append(_add("counter", name=plan.marker(number)))
@@ -275,6 +307,39 @@ def _family(plan: CountingPlan, family: int, number: int) -> list[Command]:
     return commands
 
 
+def _host_family(plan: CountingPlan, family: int, number: int) -> list[Command]:
+    """Return the chains in which sockets of the host are told apart, by class of the other end.
+
+    Each counts for the address, as the others do; `host_pods` puts the rules that ask for the
+    cgroup before that.
+    """
+    kind = "ipv4_addr" if family == 4 else "ipv6_addr"
+    commands: list[Command] = []
+    for direction in DIRECTIONS:
+        is_source = direction == "out"
+        for each in plan.classes:
+            chain = host_chain(each, direction, family, number)
+            data = f"@{map_name(each, direction, family, number)}"
+            counted = {"counter": {"map": {"key": _address(family, is_source=is_source),
+                                           "data": data}}}  # fmt: skip
+            commands += [_add("chain", name=chain), _rule(chain, counted)]
+        entries = [
+            [_span(each),
+             {"goto": {"target": host_chain(each.traffic_class, direction, family, number)}}]
+            for each in plan.intervals[family]
+        ]  # fmt: skip
+        chain = numbered(f"host-{direction}{family}", number)
+        key = {"key": _address(family, is_source=not is_source), "data": f"@{chain}"}
+        rest = host_chain(INTERNET, direction, family, number)
+        commands += [
+            _add("map", name=chain, type=kind, map="verdict", flags=["interval"], elem=entries),
+            _add("chain", name=chain),
+            _rule(chain, {"vmap": key}),
+            _rule(chain, {"goto": {"target": rest}}),
+        ]  # fmt: skip
+    return commands
+
+
 def _span(interval: Interval) -> object:
     if interval.first == interval.last:
         return str(interval.first)
@@ -286,6 +351,16 @@ def _new_counters(
 ) -> list[Command]:
     names = [
         counter_name(owner, each, direction)
+        for owner in sorted(owners) for each in plan.classes for direction in DIRECTIONS
+    ]  # fmt: skip
+    return [_add("counter", name=name) for name in names if name not in there]
+
+
+def _new_host_counters(
+    plan: CountingPlan, owners: Iterable[AddressOwner], there: set[str]
+) -> list[Command]:
+    names = [
+        counter_name(owner, each, direction, is_host=True)
         for owner in sorted(owners) for each in plan.classes for direction in DIRECTIONS
     ]  # fmt: skip
     return [_add("counter", name=name) for name in names if name not in there]
@@ -363,7 +438,8 @@ def fold(
         if of.namespace not in rooms and len(rooms) >= namespaces_max:
             of = of._replace(namespace=OTHERS)
         rooms.add(of.namespace)
-        into = ended_name(of.namespace, of.traffic_class, of.direction)
+        kind = name.partition("/")[0]
+        into = ended_name(of.namespace, of.traffic_class, of.direction, kind=kind)
         before = sums.get(into) or ended.get(into) or (0, 0)
         sums[into] = before[0] + packets, before[1] + size
     for name, (packets, size) in sorted(sums.items()):

@@ -112,8 +112,13 @@ def coverage(before: SeenBytes, now: SeenBytes, *, bytes_min: int) -> int | None
     return max(0, min(1000, 1000 * (now.counted - before.counted) // wire))
 
 
-def blind_spots(links: Iterable[NetworkDevice], *, has_rdma: bool) -> tuple[str, ...]:
-    """Return what is never counted on this machine."""
+def blind_spots(
+    links: Iterable[NetworkDevice], *, has_rdma: bool, hosts: str = ""
+) -> tuple[str, ...]:
+    """Return what is never counted on this machine, or not apart.
+
+    `hosts` says why pods of the host's network are not, "" where they are.
+    """
     found = [
         f"{each.name}: traffic of {each.kind} devices passes the host's netfilter by"
         for each in links
@@ -123,4 +128,6 @@ def blind_spots(links: Iterable[NetworkDevice], *, has_rdma: bool) -> tuple[str,
         found.append(
             "RDMA: it passes the kernel by; the ports' counters are in the infiniband checks"
         )
+    if hosts:
+        found.append(f"pods of the host's network are counted with the node: {hosts}")
     return tuple(sorted(found))
