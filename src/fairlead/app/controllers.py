@@ -112,7 +112,8 @@ class Controllers:
             client, context.clock, COMPONENT, rng=context.streams("events"), log=context.log
         )
         self._metrics.watch_events(self._events)
-        self._audit = AuditBook(history, writer=writer, clock=context.clock, log=context.log)
+        self._audit = AuditBook(history, writer=writer, clock=self._clock, log=self._log,
+                                broken=self._metrics.audit_breaks.inc)  # fmt: skip
         self._audit_targets = audit_targets
         #: What the controllers read, and others may; the services among `services` keep it.
         self.mirrors = SharedMirrors(
@@ -157,7 +158,8 @@ class Controllers:
             services.append(SupervisedService("notices", sending))
         if self._audit_targets:
             export = AuditExport(self._history, self._audit, self._audit_targets,
-                                 rng=self._context.streams("audit"), log=self._log)  # fmt: skip
+                                 rng=self._context.streams("audit"), log=self._log,
+                                 reported=self._metrics.audit_targets_failing.set)  # fmt: skip
             services.append(SupervisedService("audit", export.run))
         if self._policies.doctor.enabled:
             services.append(SupervisedService("doctor", self._run_doctor))

@@ -50,13 +50,15 @@ class AuditBook:
     """Of one process; its controllers share it."""
 
     def __init__(
-        self, history: History, *, writer: str, clock: Clock, log: Logger = SILENT
-    ) -> None:
-        """`writer` names the process in its records."""
+        self, history: History, *, writer: str, clock: Clock, log: Logger = SILENT,
+        broken: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        """`writer` names the process in its records; `broken` is called when some are gone."""
         self._history = history
         self._writer = writer
         self._clock = clock
         self._log = log
+        self._broken = broken
         self._turn = asyncio.Lock()
         self._known: dict[str, None] = {}
         #: Woken when there are new records.
@@ -118,6 +120,7 @@ class AuditBook:
         for at in range(0, len(drafts), _BATCH):
             done = await self._history.append_audit(drafts[at : at + _BATCH])
             if done.is_broken:
+                self._broken()
                 self._log.error(
                     "Audit records are gone that this process had written",
                     next=done.records[0].number,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple, Protocol
@@ -113,21 +113,26 @@ class AuditExport:
 
     def __init__(
         self, history: History, book: AuditBook, targets: Sequence[AuditTarget], *,
-        rng: random.Random, log: Logger,
+        rng: random.Random, log: Logger, reported: Callable[[int], None] = lambda _: None,
     ) -> None:  # fmt: skip
+        """`reported` is called with the number of targets that take no records."""
         self._history = history
         self._book = book
         self._targets = targets
         self._rng = rng
         self._log = log
+        self._reported = reported
         #: Targets that do not take records, and why.
         self.failing: dict[str, str] = {}
 
     async def run(self) -> None:
         """Send what there is and what comes, until cancelled."""
-        async with asyncio.TaskGroup() as group:
-            for each in self._targets:
-                group.create_task(self._serve(each), name=f"audit-{each.address.shown}")
+        try:
+            async with asyncio.TaskGroup() as group:
+                for each in self._targets:
+                    group.create_task(self._serve(each), name=f"audit-{each.address.shown}")
+        finally:
+            self._reported(0)
 
     async def _serve(self, target: AuditTarget) -> None:
         backoff = Backoff(self._rng, BackoffOptions(1.0, 60.0))
@@ -143,9 +148,11 @@ class AuditExport:
                     if self.failing.get(shown) != str(error):
                         self._log.warning("Audit records not exported", to=shown, error=str(error))
                     self.failing[shown] = str(error)
+                    self._reported(len(self.failing))
                     await asyncio.sleep(backoff.next())
                     continue
                 if self.failing.pop(shown, None):
+                    self._reported(len(self.failing))
                     self._log.info("Audit records are exported again", to=shown)
                 backoff = Backoff(self._rng, BackoffOptions(1.0, 60.0))
                 if not is_more:

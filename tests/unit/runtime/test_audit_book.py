@@ -154,7 +154,10 @@ def test_each_target_gets_all_records_in_order_and_a_dead_one_holds_up_no_other(
             for host, receiver in (("a", well), ("b", slow), ("c", dead))
         ]
         await book.record([_taking(n) for n in range(250)])
-        export = AuditExport(history, book, targets, rng=random.Random(1), log=SILENT)
+        reported: list[int] = []
+        export = AuditExport(
+            history, book, targets, rng=random.Random(1), log=SILENT, reported=reported.append
+        )
         task = asyncio.create_task(export.run())
         await asyncio.sleep(1)
         assert well.numbers == list(range(1, 251))
@@ -163,6 +166,8 @@ def test_each_target_gets_all_records_in_order_and_a_dead_one_holds_up_no_other(
         assert well.numbers == slow.numbers == list(range(1, 252))
         assert export.failing == {"https://c:443": "it answered 503"}
         task.cancel()
+        await asyncio.sleep(0.1)
+        assert (max(reported), reported[-1]) == (2, 0)
         # The next process goes on where this one was, and a target behind the store begins again.
         again = Receiver()
         next_targets = [AuditTarget(targets[0].address, again)]

@@ -165,6 +165,19 @@ OWN: tuple[Alert, ...] = (
         "fairlead network traffic; fairlead node NAME; kubectl get nodereports",
     ),
     Alert(
+        "FairleadAuditBroken", "sum(increase(fairlead_audit_breaks_total[1h])) > 0", 0,
+        Harm.CRITICAL, "Audit records are gone that Fairlead had written",
+        "Somebody, or a restored backup, changed the store below the running process. The gap is "
+        "kept in the chain.",
+        "fairlead audit verify; compare with an export",
+    ),
+    Alert(
+        "FairleadAuditNotExported", "max(fairlead_audit_targets_failing) > 0", 30,
+        Harm.WARNING, "A target of audit.exportTo has taken no audit records for half an hour",
+        "They are kept, and sent once it takes them; of a full store the oldest are dropped.",
+        "kubectl -n fairlead-system logs deploy/fairlead-controller | grep 'Audit records'",
+    ),
+    Alert(
         "FairleadFleetBlind",
         'max by (rail) (fairlead_fleet_rail_holds{rail!~"Frozen|SightReturning"}) > 0', 15,
         Harm.WARNING, "Fairlead removes no node, because it cannot trust what it sees",
