@@ -61,6 +61,18 @@ def _notices(registry: CollectorRegistry) -> Counter:
     )
 
 
+def _audit(registry: CollectorRegistry) -> tuple[Gauge, Counter]:
+    return Gauge(
+        "fairlead_audit_targets_failing",
+        "Targets of the export that take no audit records.",
+        registry=registry,
+    ), Counter(
+        "fairlead_audit_breaks_total",
+        "Times that audit records were gone which this process had written.",
+        registry=registry,
+    )
+
+
 class Metrics(Collector):
     """Everything Fairlead measures of itself. Also the loops' `LoopObserver`."""
 
@@ -119,17 +131,7 @@ class Metrics(Collector):
             ["service"],
             registry=registry,
         )
-        #: Set by what sends audit records, and counted by what writes them.
-        self.audit_targets_failing = Gauge(
-            "fairlead_audit_targets_failing",
-            "Targets of the export that take no audit records.",
-            registry=registry,
-        )
-        self.audit_breaks = Counter(
-            "fairlead_audit_breaks_total",
-            "Times that audit records were gone which this process had written.",
-            registry=registry,
-        )
+        self.audit_targets_failing, self.audit_breaks = _audit(registry)
         self._compaction_failing = Gauge(
             "fairlead_store_compaction_failing",
             "1 while the log of the embedded store cannot be compacted, so that it grows.",

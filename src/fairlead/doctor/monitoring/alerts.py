@@ -175,7 +175,7 @@ OWN: tuple[Alert, ...] = (
         "FairleadAuditNotExported", "max(fairlead_audit_targets_failing) > 0", 30,
         Harm.WARNING, "A target of audit.exportTo has taken no audit records for half an hour",
         "They are kept, and sent once it takes them; of a full store the oldest are dropped.",
-        "kubectl -n fairlead-system logs deploy/fairlead-controller | grep 'Audit records'",
+        "the log of the leader, from 'Audit records not exported' on; fairlead audit",
     ),
     Alert(
         "FairleadFleetBlind",
