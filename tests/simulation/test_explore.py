@@ -6,16 +6,22 @@ import asyncio
 import random
 import time
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fairlead.sim.explore import broken_text, explore_one, summary
+from fairlead.sim.exploration import run_world
+from fairlead.sim.explore import _Exploration, broken_text, explore_one, shrunk_text, summary
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.settling import gpu_hours, settle_seconds
 from fairlead.sim.setup.fitting import unfit_jobs
 from fairlead.sim.setup.team_changes import budget_seconds
 from fairlead.sim.setup.workload import generate
+from fairlead.sim.setup.world_file import read_world, world_text
 from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
 
@@ -141,7 +147,7 @@ def test_a_world_is_cut_off_wherever_its_time_is_up(
         await asyncio.sleep(1)
 
     monkeypatch.setattr("fairlead.sim.explore.options_of", small)
-    monkeypatch.setattr("fairlead.sim.explore._ALARM_SECONDS", 2.0)
+    monkeypatch.setattr("fairlead.sim.exploration.one_world._ALARM_SECONDS", 2.0)
     monkeypatch.setattr(World, "run", run)
     assert explore_one(3, 0.2).is_cut_off is True
     assert is_worked is (callback_seconds < 2)
@@ -172,3 +178,38 @@ def test_a_fault_of_our_own_is_found_and_named_with_its_replay(
     found = explore_one(3)
     assert found.broken == "RuntimeError: planted"
     assert "python -m fairlead.sim.explore --world 3" in broken_text(found)
+
+
+class InlinePool(Executor):
+    """Runs what is submitted at once, in this process, which tests can change."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        done = Future[Any]()
+        done.set_result(fn(*args, **kwargs))
+        return done
+
+
+def test_a_broken_world_is_printed_and_once_more_when_it_is_shrunk(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """One small world for each promise, in a directory that may not be there yet."""
+
+    def broken(*_: object, **__: object) -> None:
+        raise RuntimeError("planted")
+
+    monkeypatch.setattr("fairlead.sim.explore.options_of", small)
+    monkeypatch.setattr("fairlead.controllers.scheduler.decide", broken)
+    exploration = _Exploration(0.01, 3, tmp_path / "new" / "broken")
+    exploration.run(InlinePool(), 1)
+    said, worlds = capsys.readouterr().out, len(exploration.done)
+    assert worlds > 0
+    assert said.count("A PROMISE IS BROKEN: RuntimeError: planted\n") == worlds
+    assert said.count("  shrunk to 0 jobs on 1 nodes: RuntimeError: planted\n") == 1
+    (file,) = (tmp_path / "new" / "broken").iterdir()
+    assert f"  replay: python -m fairlead.sim --world {file}\n" in said
+    world = read_world(file)
+    assert (world.broken, world.arrivals) == ("RuntimeError: planted", ())
+    assert run_world(world.options, world.seed, arrivals=()).broken == world.broken
+    (tmp_path / "file").write_text("")
+    text = shrunk_text(world, tmp_path / "file")
+    assert text.endswith(f"file cannot be written: File exists\n{world_text(world)}")

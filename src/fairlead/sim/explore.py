@@ -2,38 +2,37 @@
 
 A number names a world: from it follow its shape (nodes, gang sizes, kills, stalls, users, failures,
 drains, how far watches lag) and its seed. Worlds are run on all cores until the time is up. Every
-broken promise is printed with the one command that replays it, and the end says which faults met
-which calls, so that a fault that never came to pass is seen. Exit code 1 when a promise broke.
+broken promise is printed with the one command that replays it, and its world is shrunk to a file
+that replays it with few jobs and faults; the end says which faults met which calls, so that a fault
+that never came to pass is seen. Exit code 1 when a promise broke.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
+import hashlib
 import os
-import signal
 import sys
+import tempfile
 from collections import Counter
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from inspect import CORO_CREATED, getcoroutinestate
-from types import FrameType
+from pathlib import Path
+from typing import Any
 
 from fairlead import terminal
+from fairlead.api.values.times import format_time
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.worker_process import end_with_parent
+from fairlead.sim.exploration import WORLD_SECONDS_MAX, kind_of, run_world, shrunk
 from fairlead.sim.explored_worlds import options_of
-from fairlead.sim.loop import run
-from fairlead.sim.observers.broken_promise import PromiseBroken
-from fairlead.sim.outcome import SimulationOutcome
-from fairlead.sim.world import World
+from fairlead.sim.setup.world_file import StatedWorld, world_text
 
-#: A world that takes longer than this, in real time, counts as one that does not end.
-_WORLD_SECONDS_MAX = 900.0
 #: When the time is up, the worlds under way get as much time again, and at least this.
 _REST_SECONDS_MIN = 60.0
-#: Between two alarms after the time of a world is up.
-_ALARM_SECONDS = 30.0
+#: Different broken promises that are shrunk: a bug that breaks many worlds needs one small one.
+_SHRUNK_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,46 +63,18 @@ class WorldResult:
     met: Counter[str] = field(default_factory=Counter)
 
 
-class _CutOff(KeyboardInterrupt):
-    """The time of a world is up. asyncio lets no exception but interrupts pass from a callback."""
-
-
-def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> WorldResult:
+def explore_one(number: int, seconds_max: float = WORLD_SECONDS_MAX) -> WorldResult:
     """Run the world that a number names, for so much real time at most.
 
     Faults of our own code count as broken promises.
     """
-    options = options_of(number)
-    world: World | None = None
-
-    async def main() -> SimulationOutcome:
-        nonlocal world
-        world = World(options, number)
-        return await world.run()
-
-    broken = ""
-    signal.signal(signal.SIGALRM, _ask_to_end)
-    begun = main()
-    try:
-        limit = min(seconds_max, _WORLD_SECONDS_MAX)
-        signal.setitimer(signal.ITIMER_REAL, limit, _ALARM_SECONDS)
-        run(begun)
-    except BaseException as error:  # whatever it is, it is what was looked for
-        if _is_cut_off(error):
-            if seconds_max < _WORLD_SECONDS_MAX:
-                return WorldResult(number, is_cut_off=True)
-            broken = f"3: the world has not ended after {_WORLD_SECONDS_MAX:g} s of real time"
-        elif isinstance(error, KeyboardInterrupt | SystemExit):
-            raise
-        else:
-            broken = _first(error)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        if getcoroutinestate(begun) == CORO_CREATED:  # the time was up before it ran
-            begun.close()
+    ran = run_world(options_of(number), number, seconds_max)
+    if ran.is_cut_off:
+        return WorldResult(number, is_cut_off=True)
+    world = ran.world
     assert world is not None
     found = WorldResult(
-        number, broken, unfit=len(world.unfit), budgeted=world.budgets.judged,
+        number, ran.broken, unfit=len(world.unfit), budgeted=world.budgets.judged,
         bound=world.topology.checked, dated=world.maintenance.judged, moved=world.preemptions.moves,
         emptied=world.preemptions.consolidation.requests,
         writes=world.writes, met=world.faults_met + world.disturbances.hardware,
@@ -117,55 +88,91 @@ def explore_one(number: int, seconds_max: float = _WORLD_SECONDS_MAX) -> WorldRe
     )  # fmt: skip
 
 
-def _ask_to_end(_signal: int, _frame: FrameType | None) -> None:
-    """End the world between two callbacks; at the next alarm wherever it is."""
-    signal.signal(signal.SIGALRM, _cut_off)
-    try:
-        asyncio.get_running_loop().call_soon(_cut_off)
-    except RuntimeError:  # it has not begun
-        _cut_off()
+class _Exploration:
+    """One exploration: worlds and shrinks under way, and what was found."""
+
+    def __init__(self, minutes: float, first: int, directory: Path) -> None:
+        self.done: list[WorldResult] = []
+        self._clock = SystemClock()
+        self._until = self._clock.now() + 60 * minutes
+        self._end = self._until + max(60 * minutes, _REST_SECONDS_MIN)
+        self._number, self._directory = first, directory
+        self._worlds: set[Future[WorldResult]] = set()
+        self._shrinks: set[Future[StatedWorld]] = set()
+        self._kinds: set[str] = set()
+
+    def run(self, pool: Executor, processes: int) -> None:
+        """Run worlds until the time is up, and then those that are under way."""
+        while self._worlds or self._shrinks or self._clock.now() < self._until:
+            while len(self._worlds) + len(self._shrinks) < processes and (
+                self._clock.now() < self._until
+            ):
+                left = self._end - self._clock.now()
+                self._worlds.add(pool.submit(explore_one, self._number, left))
+                self._number += 1
+            under_way: set[Future[Any]] = {*self._worlds, *self._shrinks}
+            wait(under_way, return_when=FIRST_COMPLETED)
+            for world in [each for each in self._worlds if each.done()]:
+                self._worlds.remove(world)
+                self._ended(pool, world.result())
+            for shrink in [each for each in self._shrinks if each.done()]:
+                self._shrinks.remove(shrink)
+                terminal.say(shrunk_text(shrink.result(), self._directory))
+
+    def _ended(self, pool: Executor, found: WorldResult) -> None:
+        self.done.append(found)
+        if not found.broken:
+            return
+        terminal.say(broken_text(found))
+        kind, left = kind_of(found.broken), self._end - self._clock.now()
+        if kind not in self._kinds and len(self._kinds) < _SHRUNK_MAX and left > 0:
+            self._kinds.add(kind)
+            day = format_time(self._clock.now())[:10]
+            options = options_of(found.number)
+            world = StatedWorld(options, found.number, broken=found.broken, found=day)
+            self._shrinks.add(pool.submit(shrunk, world, left))
 
 
-def _cut_off(*_: object) -> None:
-    raise _CutOff
+def explore(minutes: float, processes: int, first: int, directory: Path) -> list[WorldResult]:
+    """Run worlds until the time is up; print those that break a promise at once. Return all.
 
-
-def _is_cut_off(error: BaseException) -> bool:
-    if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(_CutOff) is not None
-    return isinstance(error, _CutOff)
-
-
-def _first(error: BaseException) -> str:
-    """Return the first broken promise in a group of errors, else the first error, in words."""
-    if isinstance(error, BaseExceptionGroup):
-        found = error.subgroup(PromiseBroken) or error
-        return _first(found.exceptions[0])
-    text = str(error)
-    return text if isinstance(error, PromiseBroken) else f"{type(error).__name__}: {text}"
-
-
-def explore(minutes: float, processes: int, first: int) -> list[WorldResult]:
-    """Run worlds until the time is up; print those that break a promise at once. Return all."""
-    clock = SystemClock()
-    until = clock.now() + 60 * minutes
-    done: list[WorldResult] = []
-    number = first
+    Shrunk worlds are written into the directory.
+    """
+    exploration = _Exploration(minutes, first, directory)
     with ProcessPoolExecutor(
         processes, initializer=end_with_parent, max_tasks_per_child=50
     ) as pool:
-        under_way = set[Future[WorldResult]]()
-        while under_way or clock.now() < until:
-            while len(under_way) < processes and clock.now() < until:
-                left = until - clock.now() + max(60 * minutes, _REST_SECONDS_MIN)
-                under_way.add(pool.submit(explore_one, number, left))
-                number += 1
-            ready, under_way = wait(under_way, return_when=FIRST_COMPLETED)
-            for future in ready:
-                done.append(future.result())
-                if done[-1].broken:
-                    terminal.say(broken_text(done[-1]))
-    return done
+        exploration.run(pool, processes)
+    return exploration.done
+
+
+def shrunk_text(world: StatedWorld, directory: Path) -> str:
+    """Write a shrunk world; return what people read of it: "" of one that broke nothing again.
+
+    Its file is complete or not there, and named after its content: explorations may share it.
+    """
+    if world.arrivals is None:
+        return ""
+    text = world_text(world)
+    name = f"{world.found}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
+    size = f"{len(world.arrivals)} jobs on {world.options.nodes} nodes"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        handle, part = tempfile.mkstemp(dir=directory, prefix=".", suffix=".part")
+        try:
+            with os.fdopen(handle, "w") as file:
+                file.write(text)
+            Path(part).replace(directory / name)
+        except OSError:
+            with suppress(OSError):
+                Path(part).unlink()
+            raise
+    except OSError as error:
+        return f"  shrunk to {size}, but {directory} cannot be written: {error.strerror}\n{text}"
+    return (
+        f"  shrunk to {size}: {world.broken}\n"
+        f"  replay: python -m fairlead.sim --world {directory / name}\n"
+    )
 
 
 def broken_text(found: WorldResult) -> str:
@@ -207,6 +214,12 @@ def summary(done: list[WorldResult]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
+def default_directory() -> Path:
+    """Return where shrunk worlds are written unless something else is asked for."""
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "fairlead" / "broken-worlds"
+
+
 def main() -> int:
     """Explore, or replay one world."""
     parser = argparse.ArgumentParser(prog="python -m fairlead.sim.explore", description=__doc__)
@@ -214,6 +227,10 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--first", type=int, default=None, help="number of the first world")
     parser.add_argument("--world", type=int, default=None, help="replay this one and no other")
+    parser.add_argument(
+        "--broken", type=Path, metavar="DIR", default=default_directory(),
+        help="where worlds that broke a promise are written, shrunk (default %(default)s)",
+    )  # fmt: skip
     given = parser.parse_args()
     if given.world is not None:
         terminal.say(f"{options_of(given.world)}\n")
@@ -221,7 +238,7 @@ def main() -> int:
         terminal.say(broken_text(done[0]) if done[0].broken else "")
     else:
         first = given.first if given.first is not None else int.from_bytes(os.urandom(4)) * 10_000
-        done = explore(given.minutes, given.processes, first)
+        done = explore(given.minutes, given.processes, first, given.broken)
     terminal.say(summary(done))
     return 1 if any(found.broken for found in done) else 0
 

@@ -24,8 +24,22 @@ _DEFAULT = WorldOptions()
 
 def replay_command(options: WorldOptions, seed: int) -> str:
     """Return the command that runs the same world again."""
-    differs = json.dumps(_differs(options, _DEFAULT))
+    differs = json.dumps(options_as_json(options))
     return f"python -m fairlead.sim --seed {seed} --options {shlex.quote(differs)}"
+
+
+def options_as_json(options: WorldOptions) -> Any:
+    """Return what is not the default, as values of JSON."""
+    return _differs(options, _DEFAULT)
+
+
+def options_from_json(stated: object) -> WorldOptions:
+    """Return the options that values of JSON state; ValueError says where they are none."""
+    try:
+        whole = _whole(_DEFAULT, stated, "$")
+        return msgspec.convert(whole, WorldOptions, dec_hook=_read)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
 
 
 def read_options(text: str) -> WorldOptions:
@@ -34,11 +48,7 @@ def read_options(text: str) -> WorldOptions:
         stated = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(f"is no JSON: {error}") from error
-    try:
-        whole = _whole(_DEFAULT, stated, "$")
-        return msgspec.convert(whole, WorldOptions, dec_hook=_read)
-    except msgspec.ValidationError as error:
-        raise ValueError(str(error)) from error
+    return options_from_json(stated)
 
 
 def _parts(value: object) -> dict[str, str]:
