@@ -204,7 +204,7 @@ def test_a_broken_world_is_printed_and_once_more_when_it_is_shrunk(
     said, worlds = capsys.readouterr().out, len(exploration.done)
     assert worlds > 0
     assert said.count("A PROMISE IS BROKEN: RuntimeError: planted\n") == worlds
-    assert said.count("  shrunk to 0 jobs on 1 nodes: RuntimeError: planted\n") == 1
+    assert said.count("  shrunk to 0 jobs on 1 node: RuntimeError: planted\n") == 1
     (file,) = (tmp_path / "new" / "broken").iterdir()
     assert f"  replay: python -m fairlead.sim --world {file}\n" in said
     world = read_world(file)

@@ -23,6 +23,7 @@ from typing import Any
 
 from fairlead import terminal
 from fairlead.api.values.times import format_time
+from fairlead.decide.words import plural
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.worker_process import end_with_parent
 from fairlead.sim.exploration import WORLD_SECONDS_MAX, kind_of, run_world, shrunk
@@ -155,7 +156,7 @@ def shrunk_text(world: StatedWorld, directory: Path) -> str:
         return ""
     text = world_text(world)
     name = f"{world.found}-{hashlib.sha256(text.encode()).hexdigest()[:12]}.json"
-    size = f"{len(world.arrivals)} jobs on {world.options.nodes} nodes"
+    size = f"{plural(len(world.arrivals), 'job')} on {plural(world.options.nodes, 'node')}"
     try:
         directory.mkdir(parents=True, exist_ok=True)
         handle, part = tempfile.mkstemp(dir=directory, prefix=".", suffix=".part")
