@@ -41,6 +41,7 @@ from fairlead.member.gang_link import (
     read_key,
     spawning,
 )
+from fairlead.member.passed_signals import passed_signals
 
 #: The other members, or the names of the gang, could not be reached in time (EX_UNAVAILABLE).
 EXIT_UNAVAILABLE = 69
@@ -51,8 +52,9 @@ GATHER_SECONDS_MAX = 300.0
 #: How long a rank that has aborted, and a member that has ended, may take to be gone.
 _END_SECONDS_MAX = 5.0
 PR_SET_CHILD_SUBREAPER = 36
+ENV_KEY = "FAIRLEAD_MPI_KEY_FILE"
 _NO_KEY = (
-    "this gang has no key (FAIRLEAD_MPI_KEY_FILE is not set): Fairlead makes one for jobs whose "
+    f"this gang has no key ({ENV_KEY} is not set): Fairlead makes one for jobs whose "
     "command or script names fairlead.member.mpirun; for any other way to start it, set the "
     'annotation fairlead.dev/mpi: "true" in the template of the role'
 )
@@ -80,7 +82,15 @@ def gang_of_environment() -> Gang:
             size=size,
             address=environ["MASTER_ADDR"],
             port=int(environ["MASTER_PORT"]),
-            scope=f"{environ['FAIRLEAD_JOB_UID']}/{environ['FAIRLEAD_ATTEMPT']}",
+            scope="/".join(
+                (
+                    environ["FAIRLEAD_JOB_UID"],
+                    environ["FAIRLEAD_ATTEMPT"],
+                    *(
+                        [environ["SLURM_STEP_ID"]] if _is_task() else []
+                    ),  # of two, none joins the other
+                )
+            ),
             key=_key() if size > 1 else b"",
         )
     except KeyError as error:
@@ -91,7 +101,7 @@ def gang_of_environment() -> Gang:
 
 
 def _key() -> bytes:
-    path = os.environ.get("FAIRLEAD_MPI_KEY_FILE")
+    path = os.environ.get(ENV_KEY)
     if not path:
         raise NotInstalledError(_NO_KEY)
     try:
@@ -326,12 +336,14 @@ async def run_rank(gang: Gang, command: list[str], peers: Peers, spawn: Spawn) -
     """Run the rank to its end, or until another one is lost; NotInstalledError."""
     ours, theirs = socket.socketpair()
     served = pmi.PmiServer(gang.size, peers.fence)
-    with theirs:
-        variables = pmi.environment(gang.rank, gang.size, theirs.fileno())
-        child = _start(command, _of_one_machine(gang) | os.environ | variables, theirs)
-    spawn(served.serve(*await asyncio.open_connection(sock=ours)))
-    ended = end_of(child)
-    await any_of(ended, served.aborted, peers.lost)
+    variables = pmi.environment(gang.rank, gang.size, theirs.fileno())
+    with passed_signals() as pass_to:
+        with theirs:
+            child = _start(command, _of_one_machine(gang) | os.environ | variables, theirs)
+        pass_to(child)
+        spawn(served.serve(*await asyncio.open_connection(sock=ours)))
+        ended = end_of(child)
+        await any_of(ended, served.aborted, peers.lost)
     if served.aborted.done():
         with suppress(TimeoutError):
             async with asyncio.timeout(_END_SECONDS_MAX):
@@ -359,10 +371,15 @@ def _start(
     try:
         return subprocess.Popen(
             command, env=variables, pass_fds=(descriptor.fileno(),),
-            stdin=subprocess.DEVNULL, process_group=0,
+            stdin=None if _is_task() else subprocess.DEVNULL, process_group=0,
         )  # fmt: skip
     except OSError as error:
         raise NotInstalledError(f"cannot start '{command[0]}': {error.strerror}") from None
+
+
+def _is_task() -> bool:
+    """True for a task of a step, which reads what srun gives it."""
+    return "SLURM_STEP_ID" in os.environ
 
 
 def end_of(child: subprocess.Popen[bytes]) -> asyncio.Future[None]:

@@ -1,13 +1,18 @@
-"""What an MPI library asks of the process manager that started its rank: PMI-1, on one descriptor.
+"""What an MPI library asks of the process manager that started its rank, on one descriptor.
 
-A rank tells its own address (`put`), waits for all others (`barrier_in`) and reads theirs (`get`).
-MPICH and the libraries derived from it speak it; source: MPICH `src/pmi/src/pmi_wire.c` and
-`src/pmi/src/pmi_v1.c`. Each line is `cmd=NAME key=value ...`. Ranks are never spawned from here.
+A rank tells its own address (put), waits for all others (barrier, fence) and reads theirs (get).
+MPICH and the libraries derived from it speak PMI-1; those that are built for `srun --mpi=pmi2`
+speak PMI-2, and say so in the first line. Source: MPICH `src/pmi/src/pmi_wire.c`, `pmi_v1.c` and
+`pmi_v2.c`. Ranks are never spawned from here.
+
+    PMI-1  cmd=NAME key=value ...                      a line
+    PMI-2  000042cmd=NAME;key=value;...                six digits of length; `;;` is one in a value
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
@@ -15,6 +20,10 @@ KEY_LENGTH_MAX = 64
 VALUE_LENGTH_MAX = 1024
 _KVS = "fairlead"
 _MAPPING = "PMI_process_mapping"
+_FIRST = "pmi_version=1 pmi_subversion=1"
+_LENGTH_DIGITS = 6
+#: A value up to a semicolon that is no doubled one.
+_FIELD = re.compile(r"([^=;]+)=((?:[^;]|;;)*)(?:;|$)")
 
 Values: TypeAlias = dict[str, str]
 #: Gives what this rank has put to all, and returns what all have put, once all have called it.
@@ -29,6 +38,7 @@ class PmiServer:
         self._fence = fence
         self._put: Values = {}
         self._values: Values = {_MAPPING: f"(vector,(0,{size},1))"}
+        self._of_node: Values = {}
         self.has_begun = False
         self.has_finished = False
         #: Set with the exit code that a rank asks for, for all ranks, before it ends.
@@ -38,11 +48,15 @@ class PmiServer:
         """Answer until the rank closes its end; what is not understood ends the conversation."""
         try:
             while line := await reader.readline():
-                answer = await self._answer(_request(line.decode("utf-8", "replace")))
+                request = _request(line.decode("utf-8", "replace"))
+                answer = await self._answer(request)
                 if answer:
                     writer.write(answer.encode() + b"\n")
                     await writer.drain()
-        except (OSError, ValueError):  # it has ended; a line has no end
+                if request.get("pmi_version") == "2":
+                    await self._serve_second(reader, writer)
+                    return
+        except (OSError, ValueError, asyncio.IncompleteReadError):  # it has ended; it has no end
             return
         finally:
             writer.close()
@@ -52,7 +66,9 @@ class PmiServer:
         match request.get("cmd"):
             case "init":
                 self.has_begun = True
-                return "cmd=response_to_init rc=0 pmi_version=1 pmi_subversion=1"
+                is_second = request.get("pmi_version") == "2"
+                version = "pmi_version=2 pmi_subversion=0" if is_second else _FIRST
+                return f"cmd=response_to_init rc=0 {version}"
             case "get_maxes":
                 return (
                     f"cmd=maxes rc=0 kvsname_max=256 keylen_max={KEY_LENGTH_MAX} "
@@ -68,8 +84,7 @@ class PmiServer:
                 self._put[request.get("key", "")] = request.get("value", "")
                 return "cmd=put_result rc=0"
             case "barrier_in":
-                put, self._put = self._put, {}
-                self._values.update(await self._fence(put))
+                await self._exchange()
                 return "cmd=barrier_out rc=0"
             case "get":
                 value = self._values.get(request.get("key", ""))
@@ -78,12 +93,87 @@ class PmiServer:
                 self.has_finished = True
                 return "cmd=finalize_ack rc=0"
             case "abort":
-                if not self.aborted.done():
-                    code = request.get("exitcode", "")
-                    self.aborted.set_result(int(code) % 256 if code.isdecimal() else 1)
+                self._abort(request)
                 return ""
             case command:
                 return f"cmd={command}_result rc=1 msg=not_supported"
+
+    async def _exchange(self) -> None:
+        put, self._put = self._put, {}
+        self._values.update(await self._fence(put))
+
+    def _abort(self, request: Values) -> None:
+        if not self.aborted.done():
+            code = request.get("exitcode", "")
+            self.aborted.set_result(int(code) % 256 if code.isdecimal() else 1)
+
+    async def _serve_second(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        """Answer in PMI-2, as `serve`."""
+        while True:
+            length = int(await reader.readexactly(_LENGTH_DIGITS))
+            request = _fields((await reader.readexactly(length)).decode("utf-8", "replace"))
+            answer = await self._second_answer(request)
+            if answer is None:
+                continue
+            thread = {"thrid": request["thrid"]} if "thrid" in request else {}
+            text = _encoded(
+                {"cmd": f"{request.get('cmd')}-response", **thread, "rc": "0", **answer}
+            )
+            writer.write(f"{len(text):>{_LENGTH_DIGITS}}".encode() + text)
+            await writer.drain()
+
+    async def _second_answer(self, request: Values) -> Values | None:
+        """Return what is answered beside the command and the code 0; None where nothing is."""
+        key, value = request.get("key", ""), request.get("value", "")
+        match request.get("cmd"):
+            case "fullinit":
+                return {
+                    "pmi-version": "2", "pmi-subversion": "0", "rank": request.get("pmirank", ""),
+                    "size": str(self._size), "appnum": "0", "debugged": "FALSE",
+                    "pmiverbose": "FALSE",
+                }  # fmt: skip
+            case "job-getid":
+                return {"jobid": _KVS}
+            case "info-getjobattr" if key == "universeSize":
+                return _found(str(self._size))
+            case "info-getjobattr":
+                return _found(self._values.get(key) if key == _MAPPING else None)
+            case "info-putnodeattr":
+                self._of_node[key] = value
+                return {}
+            case "info-getnodeattr":
+                return _found(self._of_node.get(key))
+            case "kvs-put":
+                self._put[key] = value
+                return {}
+            case "kvs-fence":
+                await self._exchange()
+                return {}
+            case "kvs-get":
+                return _found(self._values.get(key))
+            case "finalize":
+                self.has_finished = True
+                return {}
+            case "abort":
+                self._abort(request)
+                return None
+            case _:
+                return {"rc": "1", "errmsg": "not supported"}
+
+
+def _found(value: str | None) -> Values:
+    return {"found": "FALSE"} if value is None else {"found": "TRUE", "value": value}
+
+
+def _fields(text: str) -> Values:
+    return {key: value.replace(";;", ";") for key, value in _FIELD.findall(text)}
+
+
+def _encoded(values: Values) -> bytes:
+    parts = (f"{key}={value.replace(';', ';;')};" for key, value in values.items())
+    return "".join(parts).encode()
 
 
 def _request(line: str) -> Values:

@@ -30,8 +30,15 @@ from fairlead.member.gang_link import (
     spawning,
 )
 from fairlead.member.het_groups import components, environment_of
+from fairlead.member.mpirun import ENV_KEY
 from fairlead.member.srun_input import StepInput, raw_terminal, size_of_terminal
-from fairlead.member.srun_options import StepOptions, StepPart, parse_step, programs
+from fairlead.member.srun_options import (
+    MPI_KINDS,
+    StepOptions,
+    StepPart,
+    parse_step,
+    programs,
+)
 from fairlead.member.step_layout import Allotted, StepError, layout
 from fairlead.member.steps import ENV_STEPS, KEY, SOCKET, steps_gang
 
@@ -42,6 +49,8 @@ EXIT_UNAVAILABLE = 69
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Passed on from the moment in which tasks may start: they would end srun, and it all tasks.
 _SAYING = (signal.SIGUSR1, signal.SIGUSR2)
+#: Serves a task PMI, where `--mpi=pmi2` asks for it.
+_MPI_LAUNCHER = (sys.executable, "-m", "fairlead.member.mpirun", "--")
 _PATTERN = re.compile(r"%(?:0?(\d*))?([a-zA-Z%])")
 
 
@@ -119,6 +128,7 @@ class PlacedStep:
             commands = programs(Path(options.command[0]).read_text(), total)
         size = sum(sum(each.counts) for each in self.parts)
         words, found = iter(commands), dict[str, list[dict[str, Any]]]()
+        launcher = _MPI_LAUNCHER if options.mpi == "pmi2" else ()
         for number, (node, count) in enumerate(part.placed, first_node):
             tasks = found[str(part.job.first + node)] = list[dict[str, Any]]()
             for local in range(count):
@@ -136,7 +146,7 @@ class PlacedStep:
                     "PET_NODE_RANK": str(rank),
                 }
                 task: dict[str, Any] = {
-                    "rank": rank, "command": list(next(words)), "variables": variables,
+                    "rank": rank, "command": [*launcher, *next(words)], "variables": variables,
                     "directory": options.directory or str(Path.cwd()),
                 }  # fmt: skip
                 if options.gpus_per_task:
@@ -172,6 +182,8 @@ class PlacedStep:
             "SLURM_LAUNCH_NODE_IPADDR": environment.get("MASTER_ADDR", ""),
             "PET_NNODES": total,  # each task may be a torchrun
         }
+        if ENV_KEY not in own and ENV_STEPS in own:  # a job of one member, whose tasks have no gang
+            found[ENV_KEY] = str(Path(own[ENV_STEPS]) / KEY)
         if self.parts[0].job.first + self.parts[0].placed[0][0]:  # not on the job's first node
             found |= dict.fromkeys(("MASTER_ADDR", "PET_MASTER_ADDR"), hosts[0])
         return found
@@ -388,8 +400,8 @@ def main(argv: list[str]) -> int:
         if parts[0].options.shows_version:
             sys.stdout.write(f"{VERSION}\n")
             return 0
-        if parts[0].options.lists_mpi:
-            sys.stdout.write("MPI plugin types are...\n\tnone\n")
+        if parts[0].options.mpi == "list":
+            sys.stdout.write("\n\t".join(("MPI plugin types are...", *MPI_KINDS)) + "\n")
             return 0
         return asyncio.run(_run(PlacedStep.of(parts, allotted(os.environ))))
     except (StepError, OSError) as error:

@@ -48,10 +48,12 @@ _ALIASES = {
     "tasks-per-node": "ntasks-per-node", "msg-timeout": "wait", "pack-group": "het-group",
 }  # fmt: skip
 #: What a later part of a step has from an earlier one, unless it says so itself.
-_CARRIED = ("label", "kill-on-bad-exit", "output", "error", "input", "pty", "chdir", "wait")
+_CARRIED = ("label", "kill-on-bad-exit", "output", "error", "input", "pty", "chdir", "wait",
+            "mpi")  # fmt: skip
 _LETTERS = {letter: name for table in (_TAKES_VALUE, _TAKES_NONE, _OPTIONAL)
             for name, letter in table.items() if letter}  # fmt: skip
-_MPI = {"none": "", "list": ""}
+#: What `--mpi` may be, beside `list`.
+MPI_KINDS = ("none", "pmi2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class StepOptions:
     #: The first task has srun's terminal, and the others have no output.
     has_terminal: bool = False
     directory: str = ""
-    lists_mpi: bool = False
+    mpi: str = "none"
     shows_version: bool = False
     #: Options without effect, as they were written.
     ignored: tuple[str, ...] = field(default=())
@@ -154,9 +156,12 @@ def _options(
     tasks = _number(given, "ntasks")
     if tasks is None and each is None and nodes is None and "nodelist" not in given:
         each = int(default_each) if default_each else None
-    mpi = given.get("mpi", "none")
-    if mpi not in _MPI:
-        raise StepError(f"--mpi={mpi}: srun gives tasks no PMI; see docs/howto/mpi.md")
+    mpi = given.get("mpi") or environment.get("SLURM_MPI_TYPE", "none")
+    if mpi not in (*MPI_KINDS, "list"):
+        if "mpi" in given:
+            known = ", ".join(MPI_KINDS)
+            raise StepError(f"--mpi={mpi}: srun has {known}; see docs/howto/mpi.md")
+        mpi = "none"  # the variable of a site that has others
     if not command and mpi != "list" and "version" not in given:
         raise StepError("no program is given")
     gpus = given.get("gpus-per-task") or environment.get("SLURM_GPUS_PER_TASK") or "0"
@@ -179,7 +184,7 @@ def _options(
         input="" if given.get("input") == "all" else given.get("input", ""),
         has_terminal="pty" in given,
         directory=given.get("chdir", ""),
-        lists_mpi=mpi == "list",
+        mpi=mpi,
         shows_version="version" in given,
         ignored=ignored,
     )

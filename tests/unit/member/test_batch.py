@@ -300,6 +300,23 @@ def test_a_stranger_at_the_socket_is_not_heard(tmp_path: Path, sent: bytes) -> N
     assert (codes, lines) == ([0], ["False", "served"])
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_tasks_of_a_step_are_ranks_of_one_communicator(tmp_path: Path, nodes: int) -> None:
+    """Two steps side by side have one each; a job of one node has no key of a gang."""
+    (tmp_path / "ranks.py").write_text(
+        "import sys\nfrom mpi4py import MPI\nworld = MPI.COMM_WORLD\n"
+        "print(sys.argv[1], world.size, world.allreduce(world.rank), sys.stdin.read())\n"
+    )
+    script = "".join(
+        f"echo read | srun --mpi=pmi2 -n {2 * nodes} {sys.executable} ranks.py {name} &\n"
+        for name in "ab"
+    )
+    codes, lines, errors = run(tmp_path, f"cd {tmp_path}\n{script}wait", nodes=nodes)
+    size = 2 * nodes
+    said = [f"{name} {size} {sum(range(size))} read" for name in "ab" for _ in range(size)]
+    assert (codes, sorted(filter(None, lines))) == ([0] * nodes, said), errors
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
@@ -308,7 +325,7 @@ def test_a_stranger_at_the_socket_is_not_heard(tmp_path: Path, sent: bytes) -> N
         ("srun -w elsewhere true", "'elsewhere' is no node of this job"),
         ("srun --frobnicate true", "'--frobnicate' is not an option of srun"),
         ("srun -n1 -i absent true", "No such file"),
-        ("srun --mpi=pmix ./a.out", "srun gives tasks no PMI"),
+        ("srun --mpi=pmix ./a.out", "srun has none, pmi2"),
         ("srun -n x true", "'x' is not a whole number"),
         ("env -u FAIRLEAD_STEPS srun true", "this is no batch script"),
         ("srun --multi-prog absent", "No such file"),

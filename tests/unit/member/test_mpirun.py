@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -234,3 +235,86 @@ def test_what_a_killed_process_leaves_behind_is_killed_too() -> None:
     )
     assert ended.returncode == 0, ended.stderr
     assert not Path(f"/proc/{int(ended.stdout)}").exists()
+
+
+def test_a_signal_is_passed_on_and_the_rank_may_save_first() -> None:
+    script = "trap 'echo saved; exit 3' TERM; echo up; sleep 90 & wait"
+    member = start(["sh", "-c", script], variables(0, 1, 1))
+    assert member.stdout is not None
+    assert member.stdout.readline() == "up\n"
+    member.terminate()
+    said, _ = member.communicate(timeout=60)
+    assert (member.returncode, said) == (3, "saved\n")
+
+
+def test_a_rank_without_a_handler_ends_by_the_signal() -> None:
+    member = start(["sh", "-c", "echo up; exec sleep 90"], variables(0, 1, 1))
+    assert member.stdout is not None
+    member.stdout.readline()
+    member.terminate()
+    member.communicate(timeout=60)
+    assert member.returncode == -signal.SIGTERM
+
+
+#: What Slurm's client of PMI-2 (libpmi2 22.05) writes, and reads in the answers.
+PMI2 = """
+import os, sys
+wire = os.fdopen(int(os.environ["PMI_FD"]), "r+b", buffering=0)
+wire.write(b"cmd=init pmi_version=2 pmi_subversion=0\\n")
+first = b""
+while not first.endswith(b"\\n"):
+    first += wire.read(1)
+assert first.split() == [b"cmd=response_to_init", b"rc=0", b"pmi_version=2", b"pmi_subversion=0"]
+
+def ask(text):
+    data = (text + ";").encode()
+    wire.write(b"%6d" % len(data) + data)
+    length, answer = int(wire.read(6)), b""
+    while len(answer) < length:
+        answer += wire.read(length - len(answer))
+    name, rest = answer.decode().split(";", 1)
+    assert name == text.split(";")[0] + "-response", answer
+    return rest
+
+rank = os.environ["PMI_RANK"]
+begun = ask(f"cmd=fullinit;pmirank={rank};threaded=FALSE").split(";")
+assert {"rc=0", f"rank={rank}", "size=3", "appnum=0", "pmi-version=2"} < set(begun), begun
+assert ask("cmd=job-getid;thrid=7") == "thrid=7;rc=0;jobid=fairlead;"
+mapping = ask("cmd=info-getjobattr;key=PMI_process_mapping")
+assert mapping == "rc=0;found=TRUE;value=(vector,(0,3,1));", mapping
+assert ask("cmd=info-getjobattr;key=universeSize") == "rc=0;found=TRUE;value=3;"
+assert ask("cmd=info-getjobattr;key=a0-0") == "rc=0;found=FALSE;"
+assert ask("cmd=info-putnodeattr;key=k;value=v;;w=x") == "rc=0;"
+assert ask("cmd=info-getnodeattr;key=k;wait=TRUE") == "rc=0;found=TRUE;value=v;;w=x;"
+for turn in range(2):
+    ask(f"cmd=kvs-put;key=a{turn}-{rank};value={rank};;{turn}=")
+    assert ask("cmd=kvs-fence") == "rc=0;"
+    found = [ask(f"cmd=kvs-get;jobid=fairlead;srcid={o};key=a{turn}-{o}") for o in range(3)]
+    assert found == [f"rc=0;found=TRUE;value={o};;{turn}=;" for o in range(3)], found
+assert ask("cmd=name-publish;name=x;port=y").startswith("rc=1;errmsg=")
+"""
+
+
+def test_pmi_2_is_served_as_slurms_own_client_asks_for_it(tmp_path: Path) -> None:
+    end = 'assert ask("cmd=finalize") == "rc=0;"'
+    ended = gang(tmp_path, 3, sys.executable, "-c", f"{PMI2}\n{end}")
+    assert [code for code, _, _ in ended] == [0, 0, 0], ended
+
+
+def test_pmi_2_has_no_code_for_an_abort_and_all_ranks_end(tmp_path: Path) -> None:
+    abort = 'data = b"cmd=abort;isworld=TRUE;msg=bad;"; wire.write(b"%6d" % len(data) + data)'
+    wait = "import time; time.sleep(90)"
+    script = f'{PMI2}\nif rank == "1":\n    {abort}; sys.exit(7)\n{wait}'
+    ended = gang(tmp_path, 3, sys.executable, "-c", script)
+    assert [code for code, _, _ in ended] == [75, 7, 75], ended
+
+
+def test_what_is_no_pmi_ends_the_conversation_and_not_the_member() -> None:
+    for words in ("b'xxxxxx'", "b'000010cmd'", "b'999999'", "b'    -1cmd=x'", "bytes(range(256))"):
+        script = (
+            "import os; wire = os.fdopen(int(os.environ['PMI_FD']), 'r+b', buffering=0); "
+            "wire.write(b'cmd=init pmi_version=2 pmi_subversion=0\\n'); wire.read(60); "
+            f"wire.write({words}); os._exit(0)"
+        )
+        code, errors = alone([sys.executable, "-c", script])
+        assert (code, errors) == (1, "fairlead mpirun: the program ended without MPI_Finalize\n")
