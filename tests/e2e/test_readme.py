@@ -50,6 +50,7 @@ ELSEWHERE = {
     "make mutants": "a target",
     "make lint": "a target",
     "make bench": "a target",
+    "make scale": "a target",
 }  # fmt: skip
 
 

@@ -119,6 +119,8 @@ def bounds() -> Mapping[str, Bound]:
         "fairlead_fenced_jobs": Bound(counter(1)),
         "fairlead_decide_duration_seconds": Bound(histogram(len(loops), 11)),
         "fairlead_actions": Bound(counter(sum(loops.values()) * len(ActionResult))),
+        "fairlead_audit_targets_failing": Bound(1),
+        "fairlead_audit_breaks": Bound(counter(1)),
         "fairlead_service_crashes": Bound(counter(len(services) + kinds)),
         "fairlead_notice_tries": Bound(counter(len(TryReason))),
         "fairlead_mirror_lag_seconds": Bound(kinds),

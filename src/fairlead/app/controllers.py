@@ -189,22 +189,11 @@ class Controllers:
     def _cluster_mirrors(self) -> ClusterMirrors:
         shared = self.mirrors
         return ClusterMirrors(
-            shared.jobs,
-            shared.pods,
-            shared.nodes,
-            shared.priority_classes,
-            shared.teams,
-            shared.pools,
-            shared.quotas,
-            shared.arrays,
-            shared.claims,
-            shared.volumes,
-            shared.storage_classes,
-            shared.csi_nodes,
-            shared.attachments,
-            shared.devices,
+            shared.jobs, shared.pods, shared.nodes, shared.priority_classes, shared.teams,
+            shared.pools, shared.quotas, shared.arrays, shared.claims, shared.volumes,
+            shared.storage_classes, shared.csi_nodes, shared.attachments, shared.devices,
             shared.node_reports,
-        )
+        )  # fmt: skip
 
     async def _run_scheduler(self) -> None:
         reader = self._begin("scheduler")

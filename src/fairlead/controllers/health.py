@@ -101,9 +101,7 @@ class HealthController:
         """`keys` is where the keys of pairs that are tested are drawn from."""
         self.report = HealthReport()
         self._world = world
-        self._reports = reports
-        self._fleets = fleets
-        self._tests = tests
+        self._reports, self._fleets, self._tests = reports, fleets, tests
         self._book = NodeTests(world, policy)
         self._cluster_reports = cluster_reports
         self._client = client
@@ -111,8 +109,7 @@ class HealthController:
         self._books = FleetBooks(client)
         self._events = events
         self._records = FleetRecords(history, events, log)
-        self._clock = clock
-        self._policy = policy
+        self._clock, self._policy = clock, policy
         self._memory = HealthMemory()
         self._pulse = Pulse()
         self._set_aside = set_aside_of(reader)

@@ -98,9 +98,8 @@ class Metrics(Collector):
         self._events: Recorder | None = None
         registry.register(self)
         self.fleet, self.doctor = FleetMetrics(registry), DoctorMetrics(registry)
-        self.health = HealthMetrics(registry)
+        self.health, self.exports = HealthMetrics(registry), ExportMetrics(registry)
         self.silence, self.traffic = SilenceMetrics(registry), TrafficMetrics(registry)
-        self.exports = ExportMetrics(registry)
         self.use, self._notices = UseMetrics(registry), _notices(registry)
         info = Gauge(
             "fairlead_build_info",

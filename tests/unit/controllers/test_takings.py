@@ -40,7 +40,7 @@ TAKE_NOTHING = {
     "PlaceJob", "RecordActualPlacement", "ReleaseJob", "WriteVerdict", "NominateJob",
     "WithdrawNomination", "WithdrawPreemption", "EmitEvent", "RecordHistory", "RemoveFinalizer",
     "DeleteJob", "CreatePod", "ProbePods", "DeletePod", "CreateConfigMap", "CreateService",
-    "CreatePodGroup", "DeleteConfigMap", "DeleteService", "DeletePodGroup", "AddFinalizer",
+    "CreatePodGroup", "DeleteShared", "AddFinalizer",
     "WarnIdle", "ReportIdle", "ClearIdle", "WriteArrayStatus", "CreateElement", "DeleteElement",
     "SuspendElement", "PrioritizeElement", "DeleteArray", "CreateFleet", "DeleteReport", "Note",
     "LiftTaint", "CreateTest", "BeginTest", "SetTest", "DeleteTestPod", "DeleteTest", "HoldPool",

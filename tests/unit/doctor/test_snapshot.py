@@ -114,7 +114,7 @@ def test_a_panel_without_data_and_one_that_failed_say_so(
     assert ">no data<" in panels["Nodes owned"].text
     assert ">not read<" in panels["GPUs held"].text
     assert "HTTP 422, too many &lt;samples&gt;" in panels["GPUs held"].text
-    assert "2 of 20 queries failed" in err
+    assert "2 of 24 queries failed" in err
 
 
 def test_labels_and_origin_cannot_break_the_page() -> None:

@@ -12,7 +12,7 @@ from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.health.windows import window_text
-from fairlead.model.inventory.fits import Supply
+from fairlead.model.inventory.supply import Supply
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod
 
 #: Resources that only some nodes offer at a time; those of the last kind are no devices.

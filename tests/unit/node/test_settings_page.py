@@ -11,6 +11,7 @@ from typing import Any, get_args
 from msgspec import Meta
 from tests.unit.node.host_tree import HostTree, changed
 
+from fairlead.app.controller_settings import ControllerSettings
 from fairlead.input.sections import description_of, fields_of, is_section, parse, plain
 from fairlead.node.registry import SOURCES, conflicts, sources
 from fairlead.node.settings import AgentSettings, ExportedMetricSettings, ExporterSettings
@@ -53,8 +54,14 @@ def test_the_page_lists_every_setting() -> None:
 
 
 def test_the_settings_that_the_page_shows_are_accepted() -> None:
-    for text in re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL):
-        assert parse(text, AgentSettings, conflicts, source="page") != AgentSettings()
+    """Those of the agent, and where destinations are limited those of the controllers."""
+    texts = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    of_controllers = [text for text in texts if "destinations:" in text]
+    for text in texts:
+        if text not in of_controllers:
+            assert parse(text, AgentSettings, conflicts, source="page") != AgentSettings()
+    assert len(of_controllers) == 1
+    assert parse(of_controllers[0], ControllerSettings, source="page") != ControllerSettings()
 
 
 def test_the_page_lists_every_source_with_its_period(tmp_path: Path) -> None:

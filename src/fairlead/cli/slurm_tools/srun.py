@@ -94,7 +94,7 @@ def _run_alone(common_: Common, arguments: list[str]) -> int:
     lines = [_Line.of(part) for part in separated(arguments)]
     words = [word for line in lines for word in (COLON, *line.words)][1:]
     first = parse_step(words, {SIZE: str(len(lines))})[0].options
-    if first.lists_mpi:
+    if first.mpi == "list":
         return main(["--mpi=list"])
     has_terminal = sys.stdin.isatty() and first.has_terminal
     jobs = [line for line in lines if line.job]

@@ -200,7 +200,7 @@ def spread_cells(found: Mapping[str, float], kind: FigureKind) -> tuple[str, ...
     """
     is_higher = kind.better is Better.HIGHER
     worst_first = sorted(found, key=lambda node: (found[node] if is_higher else -found[node], node))
-    values = list(found.values())
+    values = sorted(found.values())
     limit = fleet_limit(kind, values)
     beyond = [
         node for node in worst_first

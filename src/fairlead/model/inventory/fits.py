@@ -10,7 +10,7 @@ something it could use has changed (scheduling equivalence, Kueue KEP 9694).
 from __future__ import annotations
 
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from fairlead.api.values.quantity import PODS
 from fairlead.model.asks.requests import MEMBERS_PER_NODE_MAX, Constraints, MemberClass
 from fairlead.model.inventory.labels import resized
 from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable, is_device
+from fairlead.model.inventory.supply import Supply
 from fairlead.model.inventory.window_table import Hold
 
 #: Rows kept; further classes are computed each time they are asked for.
@@ -61,20 +62,10 @@ class Mask:
             setattr(self, name, resized(getattr(self, name), capacity))
 
 
-class Supply(NamedTuple):
-    """What some nodes have of one resource, how many have some left, and the most that one has."""
-
-    unused: int
-    owned: int
-    free_nodes: int
-    nodes: int
-    largest: int
-
-    @classmethod
-    def of(cls, unused: Ints, owned: Ints) -> Supply:
-        """Sum up int64[nodes] of what is unused, and of what there is."""
-        free, most = int(np.count_nonzero(unused)), int(owned.max(initial=0))
-        return cls(int(unused.sum()), int(owned.sum()), free, len(owned), most)
+def _make_room(answers: dict[Any, Any]) -> None:
+    """Forget all answers where there are as many as may be kept: anybody may ask."""
+    if len(answers) >= ROWS_MAX:
+        answers.clear()
 
 
 class _Most:
@@ -223,6 +214,7 @@ class FitTable:
         self.sync()
         key, nodes, table = (constraints, resource), self._mask(constraints).eligible, self._table
         if key not in self._supplies:
+            _make_room(self._supplies)
             unused, owned = table.unused(resource)[nodes], table.owned(resource)[nodes]
             self._supplies[key] = Supply.of(unused, owned)
         return self._supplies[key]
@@ -234,6 +226,7 @@ class FitTable:
             self._empty_totals = (self._table.nodes_version, {})
         totals, matches = self._empty_totals[1], self._mask(member.constraints).matches
         if member not in totals:
+            _make_room(totals)
             totals[member] = int(self.compute(member, self._table.allocatable, matches).sum())
         return totals[member]
 

@@ -31,8 +31,8 @@ from fairlead.model.asks.requests import Constraints
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.inventory.device_offers import is_row
-from fairlead.model.inventory.fits import Supply
 from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, is_device
+from fairlead.model.inventory.supply import Supply
 
 BLOCKERS_MAX = 10
 #: From where volumes can be reached: of so many kinds a verdict says it.
