@@ -49,7 +49,7 @@ class Tab:
     async def open(self, url: str) -> None:
         """Go to an address, and return once it is there."""
         await self.call("Page.navigate", url=url)
-        await self.until("document.readyState === 'complete'")
+        await self.until("document.readyState === 'complete' && document.body")
 
     async def until(self, condition: str) -> None:
         """Return once an expression is true; it may fail while pages change."""
