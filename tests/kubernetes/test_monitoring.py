@@ -185,7 +185,8 @@ def test_what_a_budget_would_have_held_back_is_computed_by_prometheus_engine(
                  f"{8e9 if minute % 10 == 0 else 1e9}\n"}
         for minute in range(120) for pod in ("a", "b")
     ]  # fmt: skip
-    asked = budget_dry_run.queries("vision", TrafficDirection.EGRESS, 5 * 10**9, 3600)
+    of = budget_dry_run.BudgetOf("vision", "", TrafficDirection.EGRESS)
+    asked = budget_dry_run.queries(of, 5 * 10**9, 3600)
     found = {
         name: float(series[0]["value"])
         for name, series in zip(asked, evaluate(engine, pages, [*asked.values()]), strict=True)
