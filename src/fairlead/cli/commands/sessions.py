@@ -19,6 +19,7 @@ from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.table import Column
 from fairlead.cli.records.members import MemberReference, parse_reference, running_members, task_of
 from fairlead.cli.sessions.foreground import HeldSession
+from fairlead.cli.sessions.terminal_job import code_of
 from fairlead.cli.views.jobs import state_of
 from fairlead.decide.words import duration
 from fairlead.input.errors import CliError, Code, fail
@@ -116,7 +117,8 @@ def attach(common_: Common, *, session: str) -> int:
             Code.NOT_STARTED if not chosen else Code.BAD_VALUE, f"{here} {what}",
             help=places or (f"fairlead shell {where} opens one",),
         )  # fmt: skip
-    return HeldSession(common_, job, chosen[0].pod).join(str(chosen[0].session.name)).code
+    end = HeldSession(common_, job, chosen[0].pod).join(str(chosen[0].session.name))
+    return code_of(common_.connect(), job, end)  # it may have moved meanwhile
 
 
 def _asked(common_: Common, api: Api, text: str) -> list[tuple[Job, list[Pod]]]:

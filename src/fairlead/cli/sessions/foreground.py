@@ -75,12 +75,13 @@ def run_one(api: Api, pod: Pod, command: tuple[str, ...], *, tty: bool) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HeldEnd:
-    """How this terminal's part in a session has ended: the exit code of the command, and whether
-    the program may go on.
+    """How this terminal's part in a session has ended: the exit code of the command, whether the
+    program may go on, and whether the session went before it gave the code.
     """
 
     code: int
     goes_on: bool = False
+    is_gone: bool = False
 
 
 @dataclass(slots=True)
@@ -170,7 +171,7 @@ class HeldSession:
                 return HeldEnd(outcome.code)
             case SessionEnding.GONE | SessionEnding.NOT_HELD:
                 note(f"the session {place} has ended")
-                return HeldEnd(WITH_CONTAINER)
+                return HeldEnd(WITH_CONTAINER, is_gone=True)
             case _:
                 assert_never(outcome.ending)
 

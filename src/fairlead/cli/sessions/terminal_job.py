@@ -33,7 +33,13 @@ from fairlead.cli.job_request.jobspec import Program, Script
 from fairlead.cli.records.follow import until_started
 from fairlead.cli.records.members import MemberReference, running_members
 from fairlead.cli.records.watching import Gone, job_changes
-from fairlead.cli.sessions.foreground import HeldSession, idle_limit, run_one, with_terminal
+from fairlead.cli.sessions.foreground import (
+    HeldEnd,
+    HeldSession,
+    idle_limit,
+    run_one,
+    with_terminal,
+)
 from fairlead.cli.sessions.session import ended_by_signals
 from fairlead.cli.views.jobs import ending, exit_code, state_of
 from fairlead.input.errors import CliError, Exit
@@ -45,6 +51,8 @@ END_SECONDS_MAX = 30.0
 LINGER_SECONDS = 1
 #: The exit code of a job whose session was lost: 128 + SIGHUP.
 LOST = 129
+#: What the holder and the program are called among the processes.
+_NAME = "fairlead-run"
 _PATH = "path=${TMPDIR:-/tmp}/.fairlead-run-$1"
 _STEPS = """# what runs beside this finds srun by it
 (set -C; echo "$FAIRLEAD_STEPS" >"$path.steps") || exit 1
@@ -101,13 +109,13 @@ class TerminalJob:
     @property
     def program(self) -> Program:
         """What the job itself runs."""
-        holder = ("sh", "-c", _holder(""), "fairlead-run", self._token)
+        holder = ("sh", "-c", _holder(""), _NAME, self._token)
         return Program(holder, called=self._command[0])
 
     @property
     def beside(self) -> tuple[str, ...]:
         """What runs the command beside the holder."""
-        return ("sh", "-c", _program(""), "fairlead-run", self._token, *self._command)
+        return ("sh", "-c", _program(""), _NAME, self._token, *self._command)
 
     def run(
         self, common_: Common, api: Api, key: tuple[str, str], begun: Callable[[], None] = _nothing,
@@ -165,7 +173,18 @@ class Allocation(TerminalJob):
     @property
     def beside(self) -> tuple[str, ...]:
         """What runs the command beside the holder, with srun in its PATH."""
-        return ("sh", "-c", _program(_HAS_STEPS), "fairlead-run", self._token, *self._command)
+        return ("sh", "-c", _program(_HAS_STEPS), _NAME, self._token, *self._command)
+
+
+def code_of(api: Api, job: Job, end: HeldEnd) -> int:
+    """Return the exit code of a session of a job. One that went with its container before it gave
+    the code has that of the job, where the job was there for the session.
+    """
+    containers = [each for role in job.spec.roles for each in role.template.spec.containers]
+    if not end.is_gone or not any(_NAME in each.command for each in containers):
+        return end.code
+    ended = _ended(api, job.metadata.key, job.status.attempt)
+    return end.code if ended is None else exit_code(ended)
 
 
 def _ended(api: Api, key: tuple[str, str], attempt: int) -> Job | None:
