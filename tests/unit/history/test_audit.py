@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.tidy.sources import ROOT
 
 from fairlead.decide.takings import Taking, TakingKind
 from fairlead.history.memory import MemoryHistory
@@ -190,7 +191,8 @@ def test_two_processes_that_write_at_a_time_make_one_chain(tmp_path: Path) -> No
     file = tmp_path / "h.db"
     asyncio.run(SqliteHistory.open(file, runner=asyncio.to_thread).close())
     writers = [
-        subprocess.Popen([sys.executable, "-c", program, str(file), name]) for name in ("a", "b")
+        subprocess.Popen([sys.executable, "-c", program, str(file), name], cwd=ROOT)
+        for name in ("a", "b")
     ]
     assert [each.wait(60) for each in writers] == [0, 0]
     history = SqliteHistory.open(file, runner=asyncio.to_thread)
@@ -225,7 +227,7 @@ def test_a_process_that_is_killed_leaves_whole_records_and_the_next_one_goes_on(
     )
     file = tmp_path / "h.db"
     process = subprocess.Popen(
-        [sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
     assert process.stdout is not None
     said = [int(process.stdout.readline()) for _ in range(5)]

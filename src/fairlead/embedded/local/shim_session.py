@@ -21,7 +21,7 @@ DOOR = "door.sock"
 SESSIONS_MAX = 64
 REQUEST_BYTES_MAX = 128 * 1024
 #: How long a program whose client is gone has between SIGHUP and SIGKILL.
-HANG_UP_SECONDS = 10.0
+HANG_UP_SECONDS = 2.0
 
 
 def session_members(session: int) -> list[int]:
