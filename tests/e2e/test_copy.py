@@ -6,7 +6,6 @@ import filecmp
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -116,7 +115,6 @@ def test_a_copy_that_is_killed_leaves_nothing_under_the_final_name(
     running = shell.start("cp", *words)
     try:
         eventually(lambda: bool(list(place.glob(".fairlead-cp-*"))), True)
-        time.sleep(0.2)
         running.send_signal(signal.SIGKILL if is_sent else signal.SIGINT)
         code = running.wait(PATIENCE_SECONDS)
         assert code == (-signal.SIGKILL if is_sent else 130)

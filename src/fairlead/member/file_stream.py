@@ -279,8 +279,9 @@ def _stop(_number: int, _frame: object) -> NoReturn:
 
 def main(argv: list[str]) -> int:
     """Entry of `send PATH` and `receive TARGET NAME yes|no`, in a member."""
-    for number in (signal.SIGHUP, signal.SIGTERM):
-        signal.signal(number, _stop)
+    # A hang-up ends the stream, too; it would come in the middle of the clean-up that this begins.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
 
     def note(text: str) -> None:
         sys.stderr.write(f"{text}\n")

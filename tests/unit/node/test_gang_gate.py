@@ -90,7 +90,7 @@ def test_who_waits_for_a_member_that_never_comes_goes_on_in_time_with_an_error(
 ) -> None:
     began = monotonic()
     ends = _gate(tmp_path, range(2), 3, seconds=12.0)
-    assert monotonic() - began < 15
+    assert monotonic() - began < 25  # of 30 without the bound
     assert [each.code for each in ends] == [0, 0]
     assert "did not come in time" in ends[1].message
 
@@ -157,11 +157,13 @@ def _meeting(
 
 def test_two_members_measure_the_same_connection() -> None:
     data = bytes(range(256)) * 1024
+    began = monotonic()
     at_client, at_server = _meeting(sent=data, expected=data)
+    seconds = monotonic() - began
     assert (at_client.error, at_server.error) == ("", "")
-    assert at_client.bytes_per_second > 1e6
-    assert at_server.bytes_per_second > 1e6
-    assert 0 < at_client.round_trip_seconds < 1
+    assert at_client.bytes_per_second > 0.9 * len(data) / seconds
+    assert at_server.bytes_per_second > 0.9 * len(data) / seconds
+    assert 0 < at_client.round_trip_seconds < seconds
     assert not at_client.is_wrong
 
 

@@ -41,8 +41,9 @@ final=$1
 case $1 in */) [ -d "$1" ] || {{ echo "error: $1: no such directory" >&2; exit 1; }} ;; esac
 [ ! -d "$1" ] || final=${{1%/}}/$2
 work=$(mktemp -u "$(dirname -- "$final")/.fairlead-cp-XXXXXX") || exit 1
-trap '[ -z "$work" ] || rm -rf -- "$work"' EXIT # before it is there: a hang-up may come at once
-trap 'exit 1' HUP TERM
+trap '' HUP # it would come to rm, too; the stream ends with its client, and so does this
+trap '[ -z "$work" ] || rm -rf -- "$work"' EXIT
+trap 'exit 1' TERM
 mkdir -m 700 -- "$work" || {{ work=; exit 1; }}
 tar xf - -C "$work" || exit 1
 [ -e "$work/{LAST}" ] || {{ echo "error: the end is missing" >&2; exit 1; }}
