@@ -228,7 +228,7 @@ while len(kept) < count:
     if len(kept) == min(count, 30):
         print("ready", flush=True)
 print("all", flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 
