@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags that describe a job."""
     for flag, info in reversed(FLAGS.items()):
-        name, attribute = f"--{flag.value}", flag.value.replace("-", "_")
+        names = [f"--{name}" for name in (flag.value, info.also) if name]
+        attribute = flag.value.replace("-", "_")
         if not info.metavar:
-            option = click.option(name, attribute, is_flag=True, help=info.help)
+            option = click.option(*names, attribute, is_flag=True, help=info.help)
         else:
-            option = click.option(name, attribute, metavar=info.metavar, help=info.help,
+            option = click.option(*names, attribute, metavar=info.metavar, help=info.help,
                                   multiple=info.is_repeatable)  # fmt: skip
         function = option(function)
     return function

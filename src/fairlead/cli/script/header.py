@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from fairlead.cli.job_request.batch import Batch
-from fairlead.cli.job_request.flags import FLAGS, Flag, FlagValue, FlagValues, merge
+from fairlead.cli.job_request.flags import FLAGS, NAMED, Flag, FlagValue, FlagValues, merge
 from fairlead.cli.job_request.request import JobRequest, parse_request
 from fairlead.cli.script.het_components import merged, refused_flags
 from fairlead.cli.script.sbatch_lines import SBATCH, Given, OptionReader, line_options
@@ -183,7 +183,7 @@ def _overlooked(text: str, file: str) -> Iterator[str]:
 
 
 def _read_fairlead(reading: _Reading, text: str, line: int) -> None:
-    known = {f"--{flag.value}": flag for flag in Flag}
+    known = {f"--{name}": flag for name, flag in NAMED.items()}
     try:
         rest = shlex.split(text, comments=True)
     except ValueError as error:

@@ -30,6 +30,12 @@ def test_fairlead_lines_carry_the_flags_of_submit() -> None:
     assert header.problems == ()
 
 
+def test_members_is_another_name_of_nodes_and_the_last_of_both_counts() -> None:
+    header = read("#FAIRLEAD --nodes 4", "#FAIRLEAD --members=2-8")
+    assert header.givens == {Flag.NODES: (FlagValue("2-8", "train.sh:3"),)}
+    assert not header.problems
+
+
 def test_a_space_that_a_formatter_put_in_takes_no_request_away() -> None:
     assert values(read("# FAIRLEAD --nodes 4", "#  FAIRLEAD --gpus 8")) == {
         "nodes": ["4"], "gpus": ["8"]
