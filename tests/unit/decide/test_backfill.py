@@ -20,7 +20,7 @@ from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.places.kept import Start
+from fairlead.decide.placement.places.kept_room import Start
 from fairlead.decide.placement.stages.first_start import FirstStart
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason

@@ -44,7 +44,7 @@ from fairlead.cli.script.script_notes import script_notes
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.cli.submitting.git_source import git_source
 from fairlead.cli.submitting.past_use import past_over_asks
-from fairlead.cli.submitting.startable import (
+from fairlead.cli.submitting.program_check import (
     image_problem,
     local_problems,
     mount_notes,

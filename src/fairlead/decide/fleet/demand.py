@@ -23,7 +23,7 @@ from fairlead.api.values.quantity import PODS
 from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.search import Plan, plan_gang
 from fairlead.decide.placement.waiting.job_limits import RunningLimits
-from fairlead.decide.rails.sight import Fact
+from fairlead.decide.removal.trust import Fact
 from fairlead.model.asks.requests import MemberClass
 from fairlead.model.claimed.device_pools import template_node
 from fairlead.model.cluster import ClusterState

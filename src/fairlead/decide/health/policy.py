@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 
 from fairlead.api.cluster.node_suites import MachineTest
 from fairlead.decide.health.settings import HealthSettings, SilenceSettings
-from fairlead.decide.rails.ledger import Budgets
-from fairlead.decide.rails.sight import SightLimits
+from fairlead.decide.removal.ledger import Budgets
+from fairlead.decide.removal.trust import SightLimits
 
 #: In the place of a check: all of them.
 EVERY_CHECK = "*"

@@ -17,7 +17,7 @@ from fairlead.cli.job_request.request import ArrayRequest, JobRequest, Target, p
 from fairlead.cli.main import guarded
 from fairlead.cli.script.header import Beside, parse_header
 from fairlead.cli.script.slurm import COMMANDS, flag_help, srun_line, variable_notes
-from fairlead.cli.submitting.startable import local_problems
+from fairlead.cli.submitting.program_check import local_problems
 from fairlead.cli.submitting.submission import Naming, Submission, check
 from fairlead.input.errors import CliError
 from fairlead.kube.kubeconfig import Connection

@@ -26,7 +26,7 @@ from fairlead.api.values.quantity import CPU
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.evict.moves import largest_first
 from fairlead.decide.placement.evict.victim_search import VictimSearch
-from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.search import Plan
 from fairlead.decide.placement.waiting.emptying_memory import LOOK_SECONDS
 from fairlead.decide.placement.waiting.lost_work import silent_seconds

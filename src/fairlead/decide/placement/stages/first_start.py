@@ -17,9 +17,9 @@ from typing import TypeVar
 import numpy as np
 
 from fairlead.decide.placement.desk.context import PlanningContext
-from fairlead.decide.placement.places.ends import ENDS_MAX, Ends
-from fairlead.decide.placement.places.freed import FreedCapacity
-from fairlead.decide.placement.places.kept import End, Proof, QueueReservation, Start
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
+from fairlead.decide.placement.places.kept_room import End, Proof, QueueReservation, Start
+from fairlead.decide.placement.places.releases import ENDS_MAX, Ends
 from fairlead.decide.placement.places.search import Plan, plan_gang, tier_shift, uses_of
 from fairlead.decide.placement.waiting.known_starts import latest_first
 from fairlead.decide.placement.waiting.queue import QueueEntry

@@ -21,14 +21,14 @@ from typing import TypeVar
 import numpy as np
 
 from fairlead.decide.placement.desk.context import PlanningContext
-from fairlead.decide.placement.places.ends import Ends
-from fairlead.decide.placement.places.kept import (
+from fairlead.decide.placement.places.kept_room import (
     FoundStart,
     KeptRoom,
     QueueReservation,
     Start,
     Token,
 )
+from fairlead.decide.placement.places.releases import Ends
 from fairlead.decide.placement.stages.budget import budget_verdict
 from fairlead.decide.placement.stages.first_start import FirstStart
 from fairlead.decide.placement.waiting.known_starts import Chain

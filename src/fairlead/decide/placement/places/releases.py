@@ -14,8 +14,8 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.decide.placement.places.freed import FreedCapacity
-from fairlead.decide.placement.places.kept import Use
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
+from fairlead.decide.placement.places.kept_room import Use
 from fairlead.model.asks.neighbours import marks_in
 from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
 
