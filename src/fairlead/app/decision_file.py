@@ -62,7 +62,7 @@ from fairlead.api.kubernetes.volumes import (
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.pod_asks import RESIZE_PENDING
 from fairlead.controllers.decision_log import Cycle
-from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
+from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
@@ -130,7 +130,7 @@ class _Header(msgspec.Struct, frozen=True, rename="camel"):
     policy: dict[str, float | int | bool | None]
     levels: list[tuple[str, str]]
     contains_faults: bool
-    carried: Carried
+    carried: CarriedState
     recall: Recall
     actions: tuple[Write, ...]
     digest: str

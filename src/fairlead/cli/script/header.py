@@ -22,7 +22,7 @@ from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.flags import FLAGS, NAMED, Flag, FlagValue, FlagValues, merge
 from fairlead.cli.job_request.request import JobRequest, parse_request
 from fairlead.cli.script.het_components import merged, refused_flags
-from fairlead.cli.script.sbatch_lines import SBATCH, Given, OptionReader, line_options
+from fairlead.cli.script.sbatch_lines import SBATCH, GivenOption, OptionReader, line_options
 from fairlead.cli.script.slurm_meaning import Component, meaning
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
@@ -61,7 +61,7 @@ class Beside:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     #: Of each component of the command line of sbatch, which every script that it is given is one
     #: of; None: of no sbatch.
-    options: tuple[tuple[Given, ...], ...] | None = None
+    options: tuple[tuple[GivenOption, ...], ...] | None = None
 
 
 @dataclass(slots=True)

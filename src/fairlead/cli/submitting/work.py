@@ -64,7 +64,7 @@ from fairlead.cli.views.plan import array_line, line, past_lines, plan_lines, su
 from fairlead.input.errors import CliError, Code, Problem
 
 if TYPE_CHECKING:
-    from fairlead.cli.script.sbatch_lines import Given
+    from fairlead.cli.script.sbatch_lines import GivenOption
     from fairlead.cli.submitting.manifest import Document
 
 #: The kinds that submit is for.
@@ -127,7 +127,7 @@ class CheckedWork:
 def check_script(
     common: Common, program: Program, file: str, givens: FlagValues, *, origin: Origin,
     ignore_unknown: bool, warn: Callable[[str], None],
-    options: tuple[tuple[Given, ...], ...] | None = None, looks: Looks = NO_LOOKS,
+    options: tuple[tuple[GivenOption, ...], ...] | None = None, looks: Looks = NO_LOOKS,
 ) -> CheckedWork:  # fmt: skip
     """Check the job or the array of a script; CliError. `looks` says what else is looked at.
 

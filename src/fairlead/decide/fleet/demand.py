@@ -192,7 +192,7 @@ class _Buyer:
         #: How many more nodes each pool may have.
         self._left = {offer.pool: offer.pool_room for offer in offers}
         self._is_priced = any(offer.price_micros for offer in offers)
-        self._demand = Demand(needed=state.ledger.kept_nodes())
+        self._demand = Demand(needed=state.ledger.nominated_nodes())
         self._probes: dict[MemberClass, list[int]] = {}
         #: By slot: what each added node is of, and what it is to us, until a gang uses it.
         self._added: dict[int, tuple[tuple[str, str], _Added]] = {}

@@ -109,7 +109,7 @@ class Consolidation:
     def find(self) -> Emptying:
         """Return the moves; none unless the time is quiet and some are worth what they cost."""
         context, memory = self._context, self._context.state.emptying
-        if not self._cluster.pools.kept_nodes or not self._is_quiet():
+        if not self._cluster.pools.consolidates_to or not self._is_quiet():
             return Emptying()
         known = context.memory.tried_nodes(self._tried_nodes)
         if known is None:
@@ -198,7 +198,7 @@ class Consolidation:
         has_pods[[slot for slot in with_pods if slot is not None]] = True
         in_use |= has_pods
         numbers, pools = table.labels.domains(POOL)
-        kept = cluster.pools.kept_nodes
+        kept = cluster.pools.consolidates_to
         table_of = np.array([name in kept for name in pools] + [False], dtype=np.bool_)
         is_consolidating = table_of[numbers] & table.exists
         counts = Counter(pools[i] for i in numbers[in_use & is_consolidating].tolist())
