@@ -48,7 +48,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class SubmissionContext:
     """What counts beside the lines of a script."""
 
     #: What would be refused is noted and left out.
@@ -87,7 +87,9 @@ class _Reading:
         )
 
 
-def parse_header(text: str, *, file: str, beside: Beside = Beside()) -> Header:
+def parse_header(
+    text: str, *, file: str, beside: SubmissionContext = SubmissionContext()
+) -> Header:
     """Return what the header lines of a script ask for, all problems collected.
 
     A flag of a `#FAIRLEAD` line beats what `#SBATCH` lines say of it.

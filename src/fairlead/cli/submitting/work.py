@@ -39,7 +39,7 @@ from fairlead.cli.job_request.jobspec import (
     to_manifest,
 )
 from fairlead.cli.job_request.request import JobRequest, Target
-from fairlead.cli.script.header import Beside, parse_header, request_of
+from fairlead.cli.script.header import SubmissionContext, parse_header, request_of
 from fairlead.cli.script.script_notes import script_notes
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.cli.submitting.git_source import git_source
@@ -137,7 +137,7 @@ def check_script(
     assert program.script is not None
     text, variables = program.script.text, _variables(givens)
     nodes = givens.get(Flag.NODES)
-    beside = Beside(
+    beside = SubmissionContext(
         ignore_unknown, "SLURM_ARRAY_TASK_ID" in variables, nodes[0].value if nodes else None,
         origin.defaults, options,
     )  # fmt: skip

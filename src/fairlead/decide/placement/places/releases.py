@@ -23,7 +23,7 @@ from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
 ENDS_MAX = 4096
 
 
-class Ends:
+class Releases:
     """The first ends, in order. What jobs use is read as far as it is asked for, at most once."""
 
     def __init__(self, ends: Iterable[tuple[float, Iterable[Use]]], table: NodeTable) -> None:
