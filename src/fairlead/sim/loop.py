@@ -20,8 +20,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine
 from contextvars import Context, copy_context
 from typing import Any, TypeVar
 
@@ -280,30 +279,30 @@ _FENCED: tuple[tuple[Any, str, str], ...] = (
 )
 
 
-@contextmanager
-def _fence() -> Generator[None]:
-    """Make the wall clock, threads, sockets and processes raise when our own code uses them."""
-    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in _FENCED]
-    for owner, name, instead in _FENCED:
-        label = f"{getattr(owner, '__name__', owner)}.{name}"
-        setattr(owner, name, _refusing(label, instead, getattr(owner, name)))
-    try:
-        yield
-    finally:
-        for owner, name, original in originals:
-            setattr(owner, name, original)
-
-
 def run(main: Coroutine[Any, Any, T]) -> T:
     """Run `main` to its end under virtual time and return its result.
 
     Like `asyncio.run`: tasks that are left over are cancelled. Raises `Deadlock` when nothing can
-    ever run again.
+    ever run again. Meanwhile the wall clock, threads, sockets and processes raise when our own code
+    uses them, and no longer once this is over, at whatever line an alarm ends it.
     """
     thresholds = gc.get_threshold()
-    gc.set_threshold(YOUNG_OBJECTS_MAX, 20, 100)
-    try:
-        with _fence(), asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
-            return runner.run(main)
-    finally:
+    originals = [(owner, name, getattr(owner, name)) for owner, name, _ in _FENCED]
+
+    def restore() -> None:
         gc.set_threshold(*thresholds)
+        for owner, name, original in originals:
+            setattr(owner, name, original)
+
+    try:
+        try:
+            gc.set_threshold(YOUNG_OBJECTS_MAX, 20, 100)
+            for (owner, name, original), (_, _, instead) in zip(originals, _FENCED, strict=True):
+                label = f"{getattr(owner, '__name__', owner)}.{name}"
+                setattr(owner, name, _refusing(label, instead, original))
+            with asyncio.Runner(loop_factory=VirtualTimeLoop) as runner:
+                return runner.run(main)
+        finally:
+            restore()
+    finally:
+        restore()  # an alarm that meets the first leaves it half done

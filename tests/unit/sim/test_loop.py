@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sys
 import threading
 import time
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -86,3 +90,46 @@ def test_the_wall_clock_and_threads_raise_for_our_own_code_and_only_there() -> N
 
     run(main())
     assert SystemClock().now() > 0
+
+
+def test_real_time_is_back_at_whatever_line_an_alarm_ends_a_run() -> None:
+    """An alarm once came between the fence and what lifts it, and no later test read the clock."""
+    real = (time.time, time.monotonic, threading.Thread.start, gc.get_threshold())
+
+    class Alarm(KeyboardInterrupt):
+        pass
+
+    async def main() -> None:
+        await asyncio.sleep(1)
+
+    def met_at(line: int) -> bool:
+        """Run with an alarm at the so-and-so-many-th line of `run`; False: it has fewer."""
+        left = line
+
+        def trace(frame: FrameType, event: str, _arg: Any) -> Any:
+            nonlocal left
+            if not frame.f_code.co_qualname.startswith(("run", "_refusing")):
+                return None
+            left -= event == "line"
+            if not left:
+                left = -1
+                raise Alarm
+            return trace
+
+        begun = main()
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            run(begun)
+        except Alarm:
+            return True
+        finally:
+            sys.settrace(before)
+            begun.close()
+        return False
+
+    lines = 0
+    while met_at(lines + 1):
+        lines += 1
+        assert (time.time, time.monotonic, threading.Thread.start, gc.get_threshold()) == real
+    assert lines > 50
