@@ -30,9 +30,9 @@ HEALTH = HealthPolicy(
 )  # fmt: skip
 
 
-def sick(*, faults: float = 500.0, storms: float = 0.0) -> World:
-    """60 nodes, a fault every three minutes for two hours, and 60 jobs."""
-    workload = WorkloadOptions(60, 2 * HOUR, members_max=4)
+def sick(*, faults: float = 1000.0, storms: float = 0.0) -> World:
+    """60 nodes, a fault every 90 seconds for an hour, and 60 jobs."""
+    workload = WorkloadOptions(60, HOUR, members_max=4, run_seconds_max=1200.0)
     options = WorldOptions(
         60, workload, health=HEALTH, sick_nodes_per_day=faults, sick_storms_per_day=storms
     )
@@ -41,7 +41,7 @@ def sick(*, faults: float = 500.0, storms: float = 0.0) -> World:
 
 def stormy() -> World:
     """The same with few faults, and half a dozen storms in which every node looks sick."""
-    return sick(faults=12.0, storms=150.0)
+    return sick(faults=24.0, storms=300.0)
 
 
 def test_nodes_are_taken_out_within_the_budgets_and_all_come_back() -> None:

@@ -63,7 +63,7 @@ class ImageWorld(World):
 def test_pulls_keep_to_their_bounds_and_leave_nothing_behind_whatever_fails(seed: int) -> None:
     watch = PullWatch()
     options = WorldOptions(
-        nodes=12, workload=WorkloadOptions(30, 2 * HOUR), images=POLICY,
+        nodes=12, workload=WorkloadOptions(30, HOUR, run_seconds_max=1200.0), images=POLICY,
         profile=replace(load_profile("default"), images=IMAGES),
         policy=PlacementPolicy(starvation_seconds=30.0), calls_between_kills_mean=400.0,
     )  # fmt: skip

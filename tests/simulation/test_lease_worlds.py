@@ -22,8 +22,8 @@ from fairlead.sim.world import World
 
 HOUR = 3600.0
 OPTIONS = WorldOptions(
-    nodes=12, workload=WorkloadOptions(12, HOUR, members_max=5, run_seconds_max=900.0),
-    silence=SilencePolicy(), lease_outages_per_day=120.0, node_failures_per_day=240.0,
+    nodes=12, workload=WorkloadOptions(12, HOUR / 2, members_max=5, run_seconds_max=600.0),
+    silence=SilencePolicy(), lease_outages_per_day=240.0, node_failures_per_day=480.0,
     node_repair_seconds=300.0, drains_per_day=0.0,
 )  # fmt: skip
 

@@ -35,7 +35,9 @@ ROUGH_CLOUD = CloudRates(
 )  # fmt: skip
 BOUGHT = WorldOptions(
     nodes=0,
-    workload=WorkloadOptions(15, HOUR, members_max=8, run_seconds_median=300.0),
+    workload=WorkloadOptions(
+        15, HOUR, members_max=8, run_seconds_median=300.0, run_seconds_max=1200.0
+    ),
     pools=(
         PoolShape("first", 12, weight=1, domains=2, domain_max=6, idle_seconds=300),
         PoolShape("second", 30, headroom=1, per_launch_max=4),
@@ -259,8 +261,9 @@ def test_a_sound_history_is_not_reported(history: Callable[[History], None]) -> 
 
 def test_pools_are_deleted_kept_and_drained_and_made_again() -> None:
     short = replace(
-        BOUGHT, workload=WorkloadOptions(20, 2 * HOUR, members_max=4), pool_deletions_per_day=200.0
-    )
+        BOUGHT, workload=WorkloadOptions(20, HOUR, members_max=4, run_seconds_max=1200.0),
+        pool_deletions_per_day=400.0,
+    )  # fmt: skip
 
     async def main() -> World:
         world = World(short, 1)
