@@ -53,7 +53,7 @@ def assert_same(lines: list[bytes]) -> dict[str, Any]:
 
 
 def test_both_read_a_usual_log_alike() -> None:
-    log = with_agent(cluster_log(nodes=30), "/api/v1/events?limit=500&resourceVersion=0")
+    log = with_agent(cluster_log(nodes=6), "/api/v1/events?limit=500&resourceVersion=0")
     plain = assert_same([line.encode() for line in log.lines])
     assert plain["totals"][0] == len(log.lines)
 
