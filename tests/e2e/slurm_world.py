@@ -23,7 +23,7 @@ class Tools:
     def __init__(self, shell: Shell, *, forked: bool = True) -> None:
         self.shell = shell
         self.root = shell.root
-        self.bin = shell.root / "bin"
+        self.bin = shell.root / ("forked" if forked else "bin")
         shell.run("slurm", "install", str(self.bin))
         if forked:
             self._fork()

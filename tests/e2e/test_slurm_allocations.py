@@ -26,6 +26,12 @@ def tools(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tools]:
         kill(processes_of(shell.data))
 
 
+@pytest.fixture(scope="module")
+def forked(tools: Tools) -> Tools:
+    """The same tools for the words of one command, without a process that imports all of it."""
+    return Tools(tools.shell)
+
+
 def test_a_command_of_salloc_starts_tasks_on_all_nodes_and_its_end_releases_them(
     tools: Tools,
 ) -> None:
@@ -100,10 +106,10 @@ def test_a_killed_salloc_leaves_an_allocation_that_attach_goes_on_with(tools: To
     ],
 )
 def test_what_no_allocation_can_be_is_refused_with_what_to_do(
-    tools: Tools, words: tuple[str, ...], said: str
+    forked: Tools, words: tuple[str, ...], said: str
 ) -> None:
-    assert said in tools.run("salloc", *words, code=1).err
-    assert tools.queue() == []
+    assert said in forked.run("salloc", *words, code=1).err
+    assert forked.queue() == []
 
 
 def test_variables_of_salloc_give_options_a_value_and_those_of_sbatch_do_not(tools: Tools) -> None:
@@ -199,7 +205,7 @@ def test_a_command_joins_a_job_that_runs_by_its_number(tools: Tools) -> None:
     ],
 )
 def test_what_srun_cannot_have_is_refused_before_anything_is_queued(
-    tools: Tools, words: tuple[str, ...], said: str
+    forked: Tools, words: tuple[str, ...], said: str
 ) -> None:
-    assert said in tools.run("srun", *words, code=1).err
-    assert tools.queue() == []
+    assert said in forked.run("srun", *words, code=1).err
+    assert forked.queue() == []
