@@ -39,7 +39,7 @@ from fairlead.testing.builders import (
     make_team,
 )
 
-WORLDS, STEPS = 40, 25
+WORLDS, STEPS = 20, 25
 WIDE = PlacementPolicy(starvation_seconds=60.0, preemption_min_run_seconds=20.0)
 NARROW = PlacementPolicy(
     starvation_seconds=60.0, preemption_min_run_seconds=20.0, evaluations_max=1, judgements_max=2,
@@ -72,11 +72,11 @@ def test_a_decision_is_made_again_from_its_snapshot(
         for _ in range(STEPS):
             world.change()
             world.decide(met)
-    assert min(met["PlaceJob"], met["WriteVerdict"]) > 200, met
-    assert met["NominateJob"] > 25, met
-    assert min(met["GPUBudget"], met["GPULimit"]) > 10, met
+    assert min(met["PlaceJob"], met["WriteVerdict"]) > 100, met
+    assert met["NominateJob"] > 12, met
+    assert min(met["GPUBudget"], met["GPULimit"]) > 5, met
     if is_narrow:
-        assert min(met["in turn"], met["failed"]) > 100, met
+        assert min(met["in turn"], met["failed"]) > 50, met
 
 
 @dataclass

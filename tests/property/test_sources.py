@@ -28,7 +28,9 @@ _DOCUMENTS = st.fixed_dictionaries({}, optional={"spec": _JSON, "status": _JSON,
 
 
 @pytest.mark.parametrize("tool", Tool)
-@settings(deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], max_examples=30
+)
 @given(document=_DOCUMENTS)
 def test_a_document_of_any_shape_is_read(tool: Tool, document: dict[str, Any]) -> None:
     facts = read_source(tool, document)
