@@ -34,13 +34,13 @@ from fairlead.testing.builders import make_job, make_placement
 
 ROUGH_WORLD = WorldOptions(
     nodes=8,
-    workload=WorkloadOptions(16, 7_200.0, members_max=2, failing_share=0.1, array_share=0.8,
-                             elements_max=40),
+    workload=WorkloadOptions(10, 3_600.0, members_max=2, failing_share=0.1, array_share=0.8,
+                             elements_max=40, run_seconds_max=900.0),
     faults=ROUGH,
-    calls_between_kills_mean=150.0,
-    steps_between_crashes_mean=60.0,
-    node_failures_per_day=60.0,
-    user_acts_per_day=400.0,
+    calls_between_kills_mean=100.0,
+    steps_between_crashes_mean=40.0,
+    node_failures_per_day=120.0,
+    user_acts_per_day=800.0,
 )  # fmt: skip
 
 

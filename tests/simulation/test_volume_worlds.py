@@ -25,10 +25,10 @@ from fairlead.testing.builders import make_job, make_node, make_placement
 from fairlead.testing.volume_builders import ZONE, make_claim, make_volume
 
 WORKLOAD = WorkloadOptions(
-    jobs=60, seconds=3600.0, run_seconds_median=300.0, members_max=8, volume_share=1.0,
-    failing_share=0.2,
+    jobs=36, seconds=1800.0, run_seconds_median=300.0, run_seconds_max=900.0, members_max=8,
+    volume_share=1.0, failing_share=0.2,
 )  # fmt: skip
-OPTIONS = WorldOptions(nodes=48, workload=WORKLOAD, node_failures_per_day=100.0)
+OPTIONS = WorldOptions(nodes=32, workload=WORKLOAD, node_failures_per_day=200.0)
 #: Less of what nodes attach than of what else members ask for.
 LIMITED = replace(
     OPTIONS, nodes=8, workload=replace(WORKLOAD, jobs=20, seconds=900.0, volume_limit=3)
