@@ -54,7 +54,7 @@ from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_node
 from fairlead.testing.fake_client import FakeClient
 
-BATCH = 20
+BATCH = 40
 #: A canary is placed, and has its pod, within this many seconds of virtual time.
 CANARY_SECONDS_MAX = 20.0
 
