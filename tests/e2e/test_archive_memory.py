@@ -46,7 +46,7 @@ async def jobs_that_are_made_and_deleted(_: Path) -> None:
     env = tuple(EnvVar(f"A{number}", "x" * 1_000) for number in range(900))
     pod = PodSpec(containers=(Container("main", image="i", env=env),))
     job = make_job("mine", roles=(Role("worker", PodTemplate(spec=pod)),))
-    for number in range(1_100):
+    for number in range(450):
         metadata = with_(job.metadata, uid=f"uid-{number}")
         await history.record(record_of(with_(job, metadata=metadata)))
     async with served(history) as address:
@@ -78,7 +78,7 @@ async def logs_that_do_not_shrink(directory: Path) -> None:
     """One namespace logs more than the archive has room for; another one's log stays."""
     logs = SqliteLogs.open(directory / "l.db", runner=asyncio.to_thread, bytes_max=48 * MEBI)
     await logs.keep(in_namespace(log("worker-0")))
-    for number in range(40):
+    for number in range(26):
         loud = log("worker-0", job_uid=f"job-{number}", text=os.urandom(4 * MEBI))
         await logs.keep(replace(loud, namespace="loud"))
     assert (directory / "l.db").stat().st_size < 90 * MEBI

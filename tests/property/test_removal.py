@@ -37,7 +37,7 @@ from fairlead.decide.removal.ledger import (
 from fairlead.decide.removal.removals import Permit, Removal, RemovalOutcome, RemovalRule, rule_on
 from fairlead.decide.removal.trust import Blindness, Listing, Sight, SightLimits, SightMemory, look
 
-HISTORIES = int(os.environ.get("FAIRLEAD_RAILS_HISTORIES", "3000"))
+HISTORIES = int(os.environ.get("FAIRLEAD_RAILS_HISTORIES", "1000"))
 STEPS = (1, 1, 2, 2, 8)
 #: Every so many histories have idle nodes only, and a controller that buys.
 BUYING_EVERY, BUYING_STEPS = 40, 12
