@@ -242,7 +242,7 @@ def test_collectors_that_start_together_neither_start_nor_confirm_at_once(tmp_pa
     async def main() -> None:
         async with FleetWorld.running() as fleet:
             machine = Machine(fleet, tmp_path)
-            names_ = [f"n{number}" for number in range(200)]
+            names_ = [f"n{number}" for number in range(100)]
             for name in names_:
                 await fleet.client.create(NODES, {"metadata": {"name": name}})
             made = [
