@@ -4,13 +4,19 @@ storm      each has eight faults, of which the worst asks for a reboot: nothing 
 cosmetic   each has eight faults that are information and ask for a reset: all ask to go
 out        1 % of the nodes are out, in all states, and the others have no fault
 gate       a new fleet waits for its tests, of which as many run as may
+
+The first two look at each node for the first time, as a new leader does. The same a moment later,
+when one node has reported another fault, is `storm_change` and `cosmetic_change`. The last two are
+by a leader that has seen all of it before.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import statistics
 import time
+from collections import defaultdict
 from collections.abc import Mapping
 from itertools import cycle
 
@@ -49,7 +55,7 @@ from fairlead.model.health.node_record import (
 )
 from fairlead.testing.builders import EPOCH, make_node
 
-NODES, FAULTS, OUT, ROUNDS = 7_500, 8, 75, 9
+NODES, FAULTS, OUT, ROUNDS, CHANGES = 7_500, 8, 75, 9, 3
 POLICY = HealthPolicy(enabled=True, act_on=("*",))
 NOW, INSTANT = EPOCH + 86_400.0, 86_400.0
 #: States of nodes that are out, and what was asked for in them.
@@ -69,26 +75,51 @@ def run(report: Report) -> None:
         "out": dict(zip(_names(OUT), map(_out, _names(OUT), cycle(STATES)), strict=True)),
         "gate": {name: _gated(name, number) for number, name in enumerate(_names(NODES))},
     }  # fmt: skip
-    costs: dict[str, list[float]] = {name: [] for name in cases}
+    costs: dict[str, list[float]] = defaultdict(list)
+    memories: dict[str, HealthMemory] = defaultdict(HealthMemory)
     names = frozenset(_names(NODES))
     for _ in range(ROUNDS):
         slow = cpu_slowness()
-        for name, nodes in cases.items():
-            costs[name].append(_decide(nodes, names) / slow)
+        for name, known in cases.items():
+            is_new = name in ("storm", "cosmetic")
+            nodes = {each: _unseen(view) if is_new else view for each, view in known.items()}
+            memory = HealthMemory(looked_at=INSTANT - 5.0) if is_new else memories[name]
+            costs[name].append(_decide(nodes, names, memory) / slow)
+            if is_new:
+                for number in range(CHANGES):
+                    changed = f"n{number:04}"
+                    nodes[changed] = _changed(nodes[changed])
+                    seconds = _decide(nodes, names, memory, later=5.0 * (number + 1))
+                    costs[f"{name}_change"].append(seconds / slow)
     for name, seconds in costs.items():
         report.add(f"health.{name}", statistics.median(seconds) * 1e3, "ms CPU")
+
+
+def _unseen(view: NodeView) -> NodeView:
+    """Return a view of which nothing is known yet."""
+    return dataclasses.replace(view)
+
+
+def _changed(view: NodeView) -> NodeView:
+    """Return the view of a node that has reported one fault less."""
+    assert view.report is not None
+    status = view.report.status
+    less = replace(status, faults=status.faults[1:])
+    return dataclasses.replace(view, report=replace(view.report, status=less))
 
 
 def _names(count: int) -> list[str]:
     return [f"n{i:04}" for i in range(count)]
 
 
-def _decide(nodes: Mapping[str, NodeView], names: frozenset[str]) -> float:
-    """Return the CPU seconds of one decision, with a leader that has seen all of it before."""
-    memory = HealthMemory(looked_at=INSTANT - 5.0)
+def _decide(
+    nodes: Mapping[str, NodeView], names: frozenset[str], memory: HealthMemory, *,
+    later: float = 0.0,
+) -> float:  # fmt: skip
+    """Return the CPU seconds of one decision."""
     view = HealthView(
         fleet=Fleet(), nodes=nodes, pods={}, pools={}, sizes={"": NODES}, node_names=names,
-        now=NOW, instant=INSTANT,
+        now=NOW + later, instant=INSTANT + later,
     )  # fmt: skip
     gc.collect()
     began = time.process_time()

@@ -275,11 +275,10 @@ class HealthController:
             self._views_of = views_of
             self._views.clear()
         repaired = () if fleet is None else fleet.status.repairs
-        nodes = {
-            name: view
-            for name in sorted({*self._open, *(each.node for each in repaired)})
-            if (view := self._node_view(name)) is not None
-        }
+        open_, views = self._open | dict.fromkeys(each.node for each in repaired), self._views
+        for name in open_.keys() - views.keys():
+            self._node_view(name)
+        nodes = {name: views[name] for name in open_ if name in views}
         cluster_reports, is_dark = self._cluster_reports, self._tests.is_undefined
         partners = self._book.partners(nodes.values())
         tests = [*(test for view in nodes.values() for test in view.tests), *partners.values()]

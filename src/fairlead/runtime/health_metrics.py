@@ -5,7 +5,6 @@ Labels are closed sets.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable
 
 from prometheus_client import CollectorRegistry
@@ -14,7 +13,7 @@ from prometheus_client.registry import Collector
 
 from fairlead.decide.health.cycle import HealthReport
 from fairlead.decide.health.unreachable_nodes import Presence, SilenceHold, SilenceReport
-from fairlead.decide.removal.removals import RemovalOutcome, RemovalRule
+from fairlead.decide.removal.removals import RemovalRule
 from fairlead.decide.removal.trust import Blindness
 from fairlead.model.health.node_record import NodeState
 
@@ -62,11 +61,8 @@ class HealthMetrics(Collector):
             "Sick nodes that stay in service, by the rule of the rails that holds them there.",
             labels=["rule"],
         )
-        counts = Counter(
-            each.rule for each in report.rulings if each.outcome is RemovalOutcome.WAIT
-        )
         for rule in RemovalRule:
-            held.add_metric([rule.value], counts[rule])
+            held.add_metric([rule.value], report.held.get(rule, 0))
         tests = GaugeMetricFamily(
             "fairlead_health_nodes_untested",
             "Idle nodes whose last test is old: all of them, and those that should have been "

@@ -78,6 +78,7 @@ class HealthWorld:
     #: Instants at which nodes went out, by name.
     went_out: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     _version: int = 1
+    _views: dict[str, NodeView] = field(default_factory=dict[str, NodeView])
 
     def __post_init__(self) -> None:
         for index in range(self.count):
@@ -125,16 +126,16 @@ class HealthWorld:
     # Decisions
 
     def view(self) -> HealthView:
-        interesting = {
-            name: NodeView(
+        for name, node in self.nodes.items():
+            view = NodeView(
                 node, record_of(node.metadata.annotations), self.reports.get(name),
                 is_used=name in self.used, is_replaceable=self.replaceable,
                 is_restartable=self.restartable,
-            )
-            for name, node in self.nodes.items()
-        }  # fmt: skip
+            )  # fmt: skip
+            if self._views.get(name) != view:  # of what is as it was, the view is the same one
+                self._views[name] = view
         return HealthView(
-            self.fleet, interesting,
+            self.fleet, {name: self._views[name] for name in self.nodes},
             {name: self.pods.get(name, []) for name, node in self.nodes.items()
              if drain_of(node.metadata.annotations) is not None},
             {}, dict(Counter({"": len(self.nodes), "/": len(self.nodes)})),

@@ -11,6 +11,7 @@ next one finds what it had begun, and what two leaders take is booked once.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
@@ -44,11 +45,12 @@ from fairlead.decide.health.decisions import (
 from fairlead.decide.health.gate import Bench, steps_of_tests
 from fairlead.decide.health.idle_tests import idle_tests, overdue, room, said_overdue
 from fairlead.decide.health.machine_memory import remembered, with_tries
-from fairlead.decide.health.need import Need, need_of
+from fairlead.decide.health.need import Need
 from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
 from fairlead.decide.health.pair_plan import PairPlan
 from fairlead.decide.health.pair_step import blamed, said_links
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.seen_nodes import SeenNodes
 from fairlead.decide.health.testing import CreateTest
 from fairlead.decide.removal.books import (
     CreateFleet,
@@ -59,7 +61,13 @@ from fairlead.decide.removal.books import (
     permits_of,
 )
 from fairlead.decide.removal.ledger import Charge, Peaks, RailsAccount, RemovalLedger
-from fairlead.decide.removal.removals import Removal, RemovalOutcome, Ruling, rule_on
+from fairlead.decide.removal.removals import (
+    Removal,
+    RemovalOutcome,
+    RemovalRule,
+    Ruling,
+    rule_on,
+)
 from fairlead.decide.removal.trust import (
     Listing,
     Sight,
@@ -82,7 +90,8 @@ class HealthView:
     """Everything that one decision looks at.
 
     `nodes` are those that may need something, by name: with a report that is not good, a record, a
-    drain, or an entry in the books. `sizes` is how many nodes each pool and "pool/zone" has.
+    drain, or an entry in the books; of one that is as it was the view is the same one. `sizes` is
+    how many nodes each pool and "pool/zone" has.
     """
 
     fleet: Fleet | None
@@ -124,8 +133,8 @@ class HealthMemory:
     ledger: LedgerClock = field(default_factory=LedgerClock)
     looked_at: float | None = None
     blind: tuple[str, ...] = ()
-    #: Nodes whose faults ask for them to go, by uid, and since when.
-    suspects: dict[str, float] = field(default_factory=dict[str, float])
+    #: What follows from the faults of each node.
+    seen: SeenNodes = field(default_factory=SeenNodes)
     #: What was recorded of rules in shadow, by uid of the node.
     shadows: dict[str, str] = field(default_factory=dict[str, str])
     #: It was said that idle nodes are not tested in time.
@@ -139,7 +148,8 @@ class HealthReport:
     """What a decision found, for metrics."""
 
     findings: tuple[SightFinding, ...] = ()
-    rulings: tuple[Ruling, ...] = ()
+    #: How many nodes that should go stay in service, by what holds them there.
+    held: Mapping[RemovalRule, int] = field(default_factory=dict[RemovalRule, int])
     states: Mapping[NodeState, int] = field(default_factory=dict[NodeState, int])
     #: Idle nodes that are to be tested, and those of them that should have been.
     due: int = 0
@@ -161,31 +171,28 @@ class _Cycle:
     policy: HealthPolicy
     memory: HealthMemory
     actions: list[Action] = field(default_factory=list[Action])
-    needs: dict[str, Need] = field(default_factory=dict[str, Need])
     states: dict[NodeState, int] = field(default_factory=dict[NodeState, int])
-    #: The nodes that are not plain, by name: a fleet that is tested has thousands of others.
-    marked: Sequence[tuple[str, NodeView]] = ()
+    #: The nodes that are out, or marked as one that is, in the order of their names.
+    recorded: Sequence[NodeView] = ()
+
+    @property
+    def seen(self) -> SeenNodes:
+        """What follows from the faults of each node."""
+        return self.memory.seen
 
     def run(self) -> tuple[Decision[Action], HealthReport]:
         view = self.view
-        found = [item for item in view.nodes.items() if not item[1].is_plain]
-        self.marked = sorted(found)
-        for name, node in self.marked:
-            need = need_of(
-                node.node, node.report, self.policy, view.now, acting=True, tests=node.tests,
-                change=node.change,
-            )  # fmt: skip
-            if need is not None:
-                self.needs[name] = need
+        self.seen.look(view.nodes, self.policy, view.now, view.instant)
+        self.recorded = [node for _, node in sorted(self.seen.recorded.items())]
         findings = self._look()
         is_clear = not findings
         self._move(is_clear=is_clear)
-        rulings = self._grant(findings)
+        held = self._grant(findings)
         bench = Bench(
             view.test_pods, view.peers, self.policy, view.now, view.partners, view.pairs,
             instant=view.instant,
         )  # fmt: skip
-        self.actions += steps_of_tests(view.nodes, bench, self.needs)
+        self.actions += steps_of_tests(view.nodes, bench, self.seen.needs)
         bad_links = self._blame()
         late = self._test_idle(is_clear=is_clear)
         if is_clear:
@@ -194,10 +201,10 @@ class _Cycle:
         self._note_shadows(findings)
         is_busy = bool(view.nodes) or bool(findings)
         seconds = self.policy.loop_seconds if is_busy else self.policy.idle_loop_seconds
-        confirmed_at = view.instant - self.policy.confirm_seconds
-        if any(since > confirmed_at for since in self.memory.suspects.values()):
+        latest = max(self.seen.suspects.values(), default=float("-inf"))
+        if latest > view.instant - self.policy.confirm_seconds:
             seconds = self.policy.confirm_seconds
-        report = HealthReport(findings, rulings, self.states, len(view.due), late, bad_links)
+        report = HealthReport(findings, held, self.states, len(view.due), late, bad_links)
         return Decision(tuple(self.actions), wake_at=view.now + seconds), report
 
     def _test_idle(self, *, is_clear: bool) -> int:
@@ -216,7 +223,7 @@ class _Cycle:
         view, policy = self.view, self.policy
         count, fleet = 0, len(view.node_names)
         open_count = sum(
-            test.is_open and test.spec.cause is NodeTestCause.IDLE
+            test.spec.cause is NodeTestCause.IDLE and test.is_open
             for node in view.nodes.values() if node.open_test is not None for test in node.tests
         )  # fmt: skip
         chosen = dict[str, None]()
@@ -259,7 +266,7 @@ class _Cycle:
         sight = Sight(
             # No machine is ended here, so the list of nodes is compared with no other one.
             listing, replaced(listing, age_seconds=0.0), unready=view.unready,
-            sick=sum(need.worst.severity.is_sick for need in self.needs.values()),
+            sick=self.seen.sick,
             api_error_share=view.api_error_share,
             api_latency_seconds=view.api_latency_seconds,
             reported=reported_of(view.report, view.now),
@@ -280,13 +287,13 @@ class _Cycle:
     def _move(self, *, is_clear: bool) -> None:
         """Write what follows for the nodes that are out."""
         view, at = self.view, format_time(self.view.now)
-        for _, node in self.marked:
-            record = node.record
+        for node in self.recorded:
+            record, need = node.record, self.seen.needs.get(node.name)
             if record is None or not record.is_out:
-                if node.is_marked and node.name not in self.needs:
+                if node.is_marked and need is None:
                     self._adopt(node, at)
                 continue
-            new = next_record(node, self.policy, view.now)
+            new = next_record(node, need, self.policy, view.now)
             state = NodeState.READY if new is None else new.state
             if not is_clear and state is not record.state and not state.returns:
                 new, state = record, record.state  # deadlines wait for clear sight
@@ -303,38 +310,49 @@ class _Cycle:
 
     # Grants
 
-    def _grant(self, findings: Sequence[SightFinding]) -> tuple[Ruling, ...]:
-        """Book nodes that are to go out, and taint those that were booked before."""
-        view, memory = self.view, self.memory
-        candidates = self._candidates()
-        self._suspect(candidates)
+    def _grant(self, findings: Sequence[SightFinding]) -> Mapping[RemovalRule, int]:
+        """Book nodes that are to go out, and taint those that were booked before.
+
+        Returns how many wait, by the rule that holds them.
+        """
+        view, memory, candidates = self.view, self.memory, self.seen.candidates
+        if candidates:
+            self.states[NodeState.SUSPECT] = len(candidates)
         if view.fleet is None:
             if candidates:
                 self.actions.append(CreateFleet())
-            return ()
+            return {}
         ledger = memory.ledger.ledger(view.fleet, view.instant)
         memory.peaks = memory.peaks.at(view.instant, view.sizes)
-        wanted = [self._removal(view.nodes[name], need) for name, need in candidates.items()
-                  if not self._is_granted(view.nodes[name])]  # fmt: skip
-        rulings = self._rule(view.fleet, ledger, wanted, findings) if wanted else ()
-        for name, need in candidates.items():
-            node = view.nodes[name]
-            if not findings and self._is_granted(node):
-                known = remembered(
-                    view.fleet.status.tried, node.node, node.report, present=view.node_names,
-                    now=view.now,
-                )  # fmt: skip
-                record = taken_out(node, need, self.policy, view.now, known=known)
-                at = format_time(view.now)
-                said = (decision("Cordon", need, node, text=f"{name}: {record.reason}", at=at),)
-                self.actions.append(SetRecord(node.node, record, said))
+        granted = {each.uid for each in view.fleet.status.repairs}
+        if findings:  # nothing is taken, whatever it is
+            count = len(self.seen.suspects.keys() - granted)
+            self._write_fleet(view.fleet, ledger, ())
+            return {RemovalRule.BLIND: count} if count else {}
+        wanted = [
+            self._removal(node, need) for name, need in candidates.items()
+            if (node := view.nodes[name]).node.metadata.uid not in granted
+        ]  # fmt: skip
+        rulings = self._rule(view.fleet, ledger, wanted) if wanted else ()
+        for name in sorted({each.node for each in view.fleet.status.repairs} & candidates.keys()):
+            if view.nodes[name].node.metadata.uid in granted:
+                self.actions.append(self._taken_out(view.nodes[name], view.fleet))
         self._write_fleet(view.fleet, ledger, rulings)
-        return rulings
+        return Counter(each.rule for each in rulings if each.outcome is RemovalOutcome.WAIT)
+
+    def _taken_out(self, node: NodeView, fleet: Fleet) -> SetRecord:
+        """Return that a node goes out of service now."""
+        view, need = self.view, self.seen.needs[node.name]
+        known = remembered(
+            fleet.status.tried, node.node, node.report, present=view.node_names, now=view.now
+        )
+        record = taken_out(node, need, self.policy, view.now, known=known)
+        at, text = format_time(view.now), f"{node.name}: {record.reason}"
+        return SetRecord(node.node, record, (decision("Cordon", need, node, text=text, at=at),))
 
     def _rule(
-        self, fleet: Fleet, ledger: RemovalLedger, wanted: Sequence[Removal],
-        findings: Sequence[SightFinding],
-    ) -> tuple[Ruling, ...]:  # fmt: skip
+        self, fleet: Fleet, ledger: RemovalLedger, wanted: Sequence[Removal]
+    ) -> tuple[Ruling, ...]:
         """Return what the budgets allow of what is wanted."""
         view, status = self.view, fleet.status
         account = RailsAccount(
@@ -343,39 +361,26 @@ class _Cycle:
             leaving=leaving_of(status),
         )  # fmt: skip
         room = REPAIRS_MAX - len(status.repairs)
-        return rule_on(wanted, account, findings, permits=permits_of(fleet, view.now), room=room)
-
-    def _candidates(self) -> dict[str, Need]:
-        """Return the nodes in service whose faults ask for them to go."""
-        return {
-            name: need for name, need in self.needs.items()
-            if (record := self.view.nodes[name].record) is None or not record.is_out
-        }  # fmt: skip
-
-    def _suspect(self, candidates: Mapping[str, Need]) -> None:
-        view, before = self.view, self.memory.suspects
-        uids = [view.nodes[name].node.metadata.uid for name in candidates]
-        self.memory.suspects = {uid: before.get(uid, view.instant) for uid in uids}
-        if candidates:
-            self.states[NodeState.SUSPECT] = len(candidates)
-
-    def _is_granted(self, node: NodeView) -> bool:
-        fleet, uid = self.view.fleet, node.node.metadata.uid
-        repairs = fleet.status.repairs if fleet is not None else ()
-        return any(each.uid == uid for each in repairs)
+        return rule_on(wanted, account, (), permits=permits_of(fleet, view.now), room=room)
 
     def _removal(self, node: NodeView, need: Need) -> Removal:
+        known = self.seen.removals.get(node.name)
+        if known is not None:
+            return known
         meta = node.node.metadata
-        since = self.memory.suspects[meta.uid]
+        since = self.seen.suspects[meta.uid]
         pool = meta.labels.get(POOL, "")
         is_idle = need.is_test and not node.is_used  # it is missed for the time of a test
         cause = RemovalCause.IDLE if is_idle else RemovalCause.REPAIR
-        return Removal(
+        removal = Removal(
             Charge(pool, meta.labels.get(ZONE, ""), cause),
             meta.uid, pool, node.name, meta.uid,
             marked_loops=int(self.view.instant - since >= self.policy.confirm_seconds),
             order=-need.worst.severity.rank, why=need.words,
         )  # fmt: skip
+        if removal.marked_loops:
+            self.seen.removals[node.name] = removal
+        return removal
 
     def _write_fleet(self, fleet: Fleet, ledger: RemovalLedger, rulings: Sequence[Ruling]) -> None:
         status, at, policy = fleet.status, format_time(self.view.now), self.policy
@@ -388,14 +393,14 @@ class _Cycle:
         known = {each.uid for each in status.repairs}
         lost = tuple(  # it was charged when it was granted
             Repair(node.name, node.node.metadata.uid, node.node.metadata.labels.get(POOL, ""), at)
-            for _, node in self.marked
+            for node in self.recorded
             if node.record is not None and node.record.is_out
             and node.node.metadata.uid not in known
         )  # fmt: skip
         new = (*new, *lost)[: max(0, REPAIRS_MAX - len(kept))]
         is_old = bool(status.removed) and ledger.clock - status.clock >= policy.ledger_seconds
         tried = with_tries(
-            status.tried, ((each.node, each.record, each.report) for _, each in self.marked),
+            status.tried, ((each.node, each.record, each.report) for each in self.recorded),
             now=self.view.now,
         )  # fmt: skip
         if not new and kept == status.repairs and not is_old and tried is status.tried:
@@ -416,7 +421,7 @@ class _Cycle:
         if node is None or node.node.metadata.uid != repair.uid:
             return False
         is_out = node.record is not None and node.record.is_out
-        return is_out or repair.node in self.needs
+        return is_out or repair.node in self.seen.needs
 
     # Pods of others
 
@@ -439,23 +444,13 @@ class _Cycle:
         """Record once what a rule in shadow would do, and forget what is over."""
         before, self.memory.shadows = self.memory.shadows, {}
         why = findings[0].message if findings else "the rails would be asked"
-        for node, need in self._shadowed():
-            uid = node.node.metadata.uid
+        shadows = self.seen.shadows
+        for name in sorted(shadows)[:_NOTES_MAX]:
+            node, need = self.view.nodes[name].node, shadows[name]
+            uid = node.metadata.uid
             key = f"{need.worst.words} {need.worst.first_seen}"
             self.memory.shadows[uid] = key
             if before.get(uid) != key:
                 at = format_time(self.view.now)
-                self.actions.append(Note(node.node, shadowed(node, need, why, at)))
-
-    def _shadowed(self) -> Iterator[tuple[NodeView, Need]]:
-        count = 0
-        for name, node in self.marked:
-            if name in self.needs or not (node.report or node.tests or node.change):
-                continue
-            need = need_of(
-                node.node, node.report, self.policy, self.view.now, acting=False, tests=node.tests,
-                change=node.change,
-            )  # fmt: skip
-            if need is not None and count < _NOTES_MAX:
-                count += 1
-                yield node, need
+                said = shadowed(self.view.nodes[name], need, why, at)
+                self.actions.append(Note(node, said))

@@ -31,7 +31,6 @@ from fairlead.decide.health.testing import (
     wanted_test,
 )
 from fairlead.model.health.judgement import PeerFigures
-from fairlead.model.health.node_record import NodeState
 from fairlead.model.health.pair_book import PairBook
 from fairlead.model.pools.yielding_tests import is_yielding
 
@@ -71,12 +70,16 @@ def steps_of_tests(
 
     `needs`: nodes whose faults ask for something; they are not tested before these have ended.
     """
+    open_ = [
+        item for item in nodes.items()
+        if not item[1].is_at_rest or (item[1].tests and _has_pod(item[1], bench))
+    ]  # fmt: skip
     room = bench.policy.tests_at_once_max - sum(
         test.status.phase is NodeTestPhase.RUNNING
-        for node in nodes.values() if node.open_test is not None for test in node.tests
+        for _, node in open_ if node.open_test is not None for test in node.tests
     )  # fmt: skip
     results = RESULTS_MAX
-    for name, node in sorted(nodes.items()):
+    for name, node in sorted(open_):
         if room <= 0 and _can_only_begin(node, bench):
             continue
         if _has_result(node, bench):
@@ -89,6 +92,10 @@ def steps_of_tests(
                     continue
                 room -= 1
             yield step
+
+
+def _has_pod(node: NodeView, bench: Bench) -> bool:
+    return any(test.metadata.name in bench.pods for test in node.tests)
 
 
 def _can_only_begin(node: NodeView, bench: Bench) -> bool:
@@ -129,7 +136,7 @@ def _steps(
         return
     for test in outdated(tests, node.suite):
         yield DeleteTest(test)
-    since = _gate_since(node)
+    since = node.gate_since
     if since is None or is_needed:
         return
     retests = node.retests
@@ -169,14 +176,3 @@ def _step(
         is_used=node.is_used, report=node.report,
         idle_seconds=max(0.0, bench.instant - node.idle_since),
     )  # fmt: skip
-
-
-def _gate_since(node: NodeView) -> float | None:
-    """Return since when a test counts for a node at the gate; None: it is not there."""
-    if not node.suite:
-        return None
-    record = node.record
-    if record is not None and record.is_out:
-        is_back = record.state is NodeState.VALIDATING
-        return instant_of(record.entered_at, float("-inf")) if is_back else None
-    return float("-inf") if is_gated(node.node) else None

@@ -7,7 +7,7 @@ mended.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -18,7 +18,7 @@ from fairlead.api.cluster.node_report import (
     Severity,
     SourceState,
 )
-from fairlead.api.cluster.node_suites import TESTED, proofs_of
+from fairlead.api.cluster.node_suites import proofs_of
 from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import REPAIRED
@@ -40,11 +40,8 @@ class Urgency(Enum):
         return float(getattr(policy, self.value))
 
 
-_URGENCIES = {
-    Severity.CRITICAL: Urgency.CRITICAL,
-    Severity.WARNING: Urgency.DEGRADED,
-    Severity.INFO: Urgency.COSMETIC,
-}
+#: By the rank of the severity.
+_URGENCIES = (Urgency.COSMETIC, Urgency.DEGRADED, Urgency.CRITICAL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +54,25 @@ class Need:
     worst: ReportedFault
     action: Action
     deadline: float
-    components: tuple[str, ...]
-    count: int = 1
-    #: Tests that would find these faults again.
-    retests: tuple[str, ...] = ()
+    faults: Sequence[ReportedFault]
+    #: From then on the need is the same at any time; before, a fault is of a clock that is ahead.
+    settled_at: float
+
+    @property
+    def count(self) -> int:
+        """How many faults ask for something."""
+        return len(self.faults)
+
+    @property
+    def components(self) -> tuple[str, ...]:
+        """What is faulty."""
+        return tuple(sorted({fault.component for fault in self.faults}))
+
+    @property
+    def retests(self) -> tuple[str, ...]:
+        """The tests that would find these faults again."""
+        found = {(fault.check, fault.component) for fault in self.faults}
+        return tuple(sorted({name for each in found for name in proofs_of(*each)}))
 
     @property
     def is_test(self) -> bool:
@@ -77,25 +89,22 @@ class Need:
 def urgency_of(fault: ReportedFault) -> Urgency | None:
     """Return how urgent a fault is; None: nothing has to be done about it."""
     is_needed = fault.severity is Severity.CRITICAL or fault.action.asks
-    return _URGENCIES[fault.severity] if is_needed else None
+    return _URGENCIES[fault.severity.rank] if is_needed else None
 
 
 def open_faults(
     node: Node, report: NodeReport | None, tests: Sequence[NodeTest] = ()
-) -> Iterator[ReportedFault]:
-    """Yield the faults of a node, of its report and tests, that are not said to be mended."""
-    if (found := fault_of(node, tests)) is not None:
-        yield found
+) -> Sequence[ReportedFault]:
+    """Return the faults of a node, of its report and tests, that are not said to be mended."""
+    found = fault_of(node, tests) if tests else None
+    tested = () if found is None else (found,)
     if report is None or report.status.node_uid != node.metadata.uid:
-        return
-    said = node.metadata.annotations.get(REPAIRED)
-    if said is None:
-        yield from report.status.faults
-        return
-    repaired = instant_of(said, float("-inf"))
-    for fault in report.status.faults:
-        if instant_of(fault.last_seen, float("inf")) > repaired:
-            yield fault
+        return tested
+    faults = report.status.faults
+    if (said := node.metadata.annotations.get(REPAIRED)) is not None:
+        repaired = instant_of(said, float("-inf"))
+        faults = tuple(f for f in faults if instant_of(f.last_seen, float("inf")) > repaired)
+    return (*tested, *faults) if tested else faults
 
 
 def need_of(
@@ -106,16 +115,12 @@ def need_of(
 
     `change`: the machine is another one than the one that was tested.
     """
-    acts: dict[str, bool] = {}
-    found: list[ReportedFault] = []
-    for fault in open_faults(node, report, tests):
-        if fault.severity is not Severity.CRITICAL and not fault.action.asks:
-            continue
-        check = fault.check
-        if check not in acts:
-            acts[check] = policy.acts_on(check) is acting
-        if acts[check]:
-            found.append(fault)
+    faults = open_faults(node, report, tests)
+    counted = {c for c in {f.check for f in faults} if policy.acts_on(c) is acting}
+    found = [
+        fault for fault in faults
+        if fault.check in counted and (fault.severity is Severity.CRITICAL or fault.action.asks)
+    ]  # fmt: skip
     if change is not None and policy.acts_on(change.check) is acting:
         found.append(change)
     return _need(node, found, policy, now) if found else None
@@ -123,24 +128,33 @@ def need_of(
 
 def _need(node: Node, found: Sequence[ReportedFault], policy: HealthPolicy, now: float) -> Need:
     """Return what some faults ask for; in one pass, as all nodes of a fleet may have many."""
-    created = instant_of(node.metadata.creation_timestamp, float("-inf"))
-    worst, deadline, action = found[0], float("inf"), found[0].action
-    instants: dict[str, float] = {}
+    worst, harm, action = found[0], (-1, -1), found[0].action
+    #: When the first fault of each rank of severity was first seen, and all instants by their text.
+    firsts, instants = dict[int, float](), dict[str, float]()
     for fault in found:
-        first = instants.get(fault.first_seen)
-        if first is None:  # the clock of a node may be wrong: not of the future
-            first = instants[fault.first_seen] = min(now, instant_of(fault.first_seen, now))
-        # Nor is a fault older than its node.
-        deadline = min(deadline, max(created, first) + _URGENCIES[fault.severity].seconds(policy))
+        rank, seen = fault.severity.rank, fault.first_seen
+        first = instants.get(seen)
+        if first is None:
+            first = instants[seen] = instant_of(seen, float("inf"))
+        if first < firsts.get(rank, now):
+            firsts[rank] = first
+        elif rank not in firsts:  # the clock of a node may be wrong: not of the future
+            firsts[rank] = now
+        own = rank, fault.action.rank
         if fault.action.rank > action.rank:
             action = fault.action
-        harm = fault.severity.rank - worst.severity.rank or fault.action.rank - worst.action.rank
-        if harm > 0 or (harm == 0 and fault.words > worst.words):
-            worst = fault
-    components = tuple(sorted({fault.component for fault in found}))
-    proofs = {(fault.check, fault.component if fault.check == TESTED else "") for fault in found}
-    retests = {name for check, component in proofs for name in proofs_of(check, component)}
-    return Need(worst, action, deadline, components, len(found), tuple(sorted(retests)))
+        if own > harm or (own == harm and _named(fault) > _named(worst)):
+            worst, harm = fault, own
+    # Nor is a fault older than its node.
+    created = instant_of(node.metadata.creation_timestamp, float("-inf"))
+    deadline = min(
+        max(created, first) + _URGENCIES[rank].seconds(policy) for rank, first in firsts.items()
+    )
+    return Need(worst, action, deadline, found, max(instants.values()))
+
+
+def _named(fault: ReportedFault) -> tuple[str, str, tuple[str, ...]]:
+    return fault.check, fault.component, fault.codes
 
 
 def is_proven(node: Node, report: NodeReport | None, policy: HealthPolicy, now: float) -> bool:

@@ -23,9 +23,9 @@ from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.changes import change_of
 from fairlead.decide.health.machine_memory import RememberedTries
-from fairlead.decide.health.need import Need, instant_of, is_proven, need_of, open_faults
+from fairlead.decide.health.need import Need, instant_of, is_proven, open_faults
 from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
-from fairlead.decide.health.testing import has_passed, is_gated
+from fairlead.decide.health.testing import has_passed, is_gated, outdated
 from fairlead.model.health.node_record import (
     REASON_MAX,
     TRIES_MAX,
@@ -75,7 +75,7 @@ class NodeView:
         """The name of the node."""
         return self.node.metadata.name
 
-    @property
+    @cached_property
     def is_marked(self) -> bool:
         """True while it has the taint or the drain of a node that is out."""
         has_taint = any(taint.key == TAINT_UNHEALTHY for taint in self.node.spec.taints)
@@ -98,7 +98,7 @@ class NodeView:
         """True for a node without an open fault that is not out, nor marked as one that is."""
         if self.record is not None or self.is_marked or self.change is not None:
             return False
-        return next(open_faults(self.node, self.report, self.tests), None) is None
+        return not open_faults(self.node, self.report, self.tests)
 
     @cached_property
     def drain(self) -> Window | None:
@@ -114,6 +114,25 @@ class NodeView:
     def open_test(self) -> NodeTest | None:
         """The first of its tests that has not ended; the others wait for it."""
         return next((each for each in self.ordered_tests if each.is_open), None)
+
+    @cached_property
+    def is_at_rest(self) -> bool:
+        """True where nothing follows for its tests: none is open or old, and none is waited for."""
+        if not self.tests:
+            return not self.suite or self.gate_since is None
+        is_open = self.open_test is not None
+        return not is_open and self.gate_since is None and not outdated(self.tests, self.suite)
+
+    @property
+    def gate_since(self) -> float | None:
+        """Since when a test counts for a node at the gate; None: it is not there."""
+        if not self.suite:
+            return None
+        record = self.record
+        if record is not None and record.is_out:
+            is_back = record.state is NodeState.VALIDATING
+            return instant_of(record.entered_at, float("-inf")) if is_back else None
+        return float("-inf") if is_gated(self.node) else None
 
     @property
     def retests(self) -> tuple[str, ...]:
@@ -186,16 +205,15 @@ def stray(view: NodeView, policy: HealthPolicy, now: float) -> NodeRecord:
     )
 
 
-def next_record(view: NodeView, policy: HealthPolicy, now: float) -> NodeRecord | None:
+def next_record(
+    view: NodeView, need: Need | None, policy: HealthPolicy, now: float
+) -> NodeRecord | None:
     """Return the record that follows that of a node which is out; the same one: nothing does.
 
-    None: the node is back, and nothing is left to remember.
+    `need`: what its faults ask for. None: the node is back, and nothing is left to remember.
     """
     record = view.record
     assert record is not None
-    need = need_of(
-        view.node, view.report, policy, now, acting=True, tests=view.tests, change=view.change
-    )
     at = _Now(view, need, policy, now)
     if need is not None:
         record = _tightened(_with_retests(record, need), need, now)
