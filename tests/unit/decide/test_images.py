@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.kubernetes.core import ContainerImage, Node, Pod
 from fairlead.api.kubernetes.resource_quota import ResourceQuota
 from fairlead.decide.images.book import PullBook
 from fairlead.decide.images.plan import EndPull, PullHold, StartPull, plan
@@ -59,6 +59,19 @@ def test_a_new_node_pulls_where_it_has_a_runtime_that_does(runtime: str, pulls: 
     info = msgspec.structs.replace(node.status.node_info, container_runtime_version=runtime)
     status = msgspec.structs.replace(node.status, node_info=info)
     assert ImageNode.of(msgspec.structs.replace(node, status=status)).is_open is pulls
+
+
+def test_nodes_that_report_the_same_images_share_their_names_and_sizes() -> None:
+    def reported(size: int) -> ImageNode:
+        images = (ContainerImage(("r.example/a:1", "r.example/a@sha256:0"), size),)
+        node = make_node("n")
+        status = msgspec.structs.replace(node.status, images=images)
+        return ImageNode.of(msgspec.structs.replace(node, status=status))
+
+    first, second, other = reported(5), reported(5), reported(6)
+    assert first.images is second.images
+    assert other.images is not first.images
+    assert (first.size_of("r.example/a:1"), other.size_of("r.example/a:1")) == (5, 6)
 
 
 def test_only_what_asks_for_nothing_counts_as_a_pull() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import lru_cache
 
 from fairlead.api import names
-from fairlead.api.kubernetes.core import ContainerStatus, Node, Pod
+from fairlead.api.kubernetes.core import ContainerImage, ContainerStatus, Node, Pod
 from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.api.values.quantity import EPHEMERAL_STORAGE, QuantityError, resources_to_base
 from fairlead.model.health.node_health import is_ready
@@ -15,6 +16,8 @@ from fairlead.model.health.node_health import is_ready
 #: A kubelet reports so many images unless it is told otherwise (`nodeStatusMaxImages`): beyond,
 #: an image that is not reported may be there.
 REPORTED_MAX = 50
+#: Lists of images of which nodes share the names and sizes: the latest ones.
+LISTS_SHARED_MAX = 256
 #: Of the kubelet's `containerRuntimeVersion`: those that pull images.
 _RUNTIMES = ("containerd://", "cri-o://", "docker://")
 _PRESSURE = "DiskPressure"
@@ -84,10 +87,6 @@ class ImageNode:
         """Return what a node says. A new one has no image yet, but names its runtime; one that has
         neither is a process, or a virtual node, and pulls nothing.
         """
-        images: dict[str, int] = {}
-        for image in node.status.images:
-            for name in image.names or ():
-                images[full_image_name(name)] = image.size_bytes
         try:
             disk = resources_to_base(node.status.capacity).get(EPHEMERAL_STORAGE, 0)
         except QuantityError:
@@ -97,7 +96,8 @@ class ImageNode:
         pulls = bool(node.status.images) or runtime.startswith(_RUNTIMES)
         is_leaving = node.spec.unschedulable or names.REMOVAL in node.metadata.annotations
         return cls(
-            node.metadata.name, node.metadata.uid, images, len(node.status.images),
+            node.metadata.name, node.metadata.uid, _sizes_of(node.status.images),
+            len(node.status.images),
             sum(each.size_bytes for each in node.status.images), disk,
             is_ready(node) and not is_leaving and not pressed and pulls,
         )  # fmt: skip
@@ -105,6 +105,12 @@ class ImageNode:
     def size_of(self, image: str) -> int:
         """Return the size of an image in bytes; 0 where the node does not report it."""
         return self.images.get(full_image_name(image), 0)
+
+
+@lru_cache(maxsize=LISTS_SHARED_MAX)  # nodes of a pool report the same images
+def _sizes_of(images: tuple[ContainerImage, ...]) -> Mapping[str, int]:
+    """Return the sizes by full name; equal lists have the same mapping."""
+    return {full_image_name(name): each.size_bytes for each in images for name in each.names or ()}
 
 
 @dataclass(frozen=True, slots=True)
