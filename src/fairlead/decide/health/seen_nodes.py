@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fairlead.decide.health.need import Need, need_of
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.rails.removals import Removal
+from fairlead.decide.removal.removals import Removal
 
 
 @dataclass(slots=True)
