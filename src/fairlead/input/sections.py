@@ -7,6 +7,7 @@ controllers, and profiles of virtual nodes are read this way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from enum import Enum
 from pathlib import Path
@@ -30,6 +31,8 @@ from fairlead.input.yamlmarks import (
 
 Tree = dict[str, Any]
 S = TypeVar("S", bound=Section)
+#: What msgspec says of a length that is out of bounds.
+_LENGTH = re.compile(r"Expected `(?P<kind>array|str)` of length (?P<sign>>=|<=) (?P<count>\d+)")
 
 
 def merged(default: Any, given: Any) -> Any:
@@ -166,13 +169,21 @@ class SectionReader:
                 help_ = "leave the key out to keep the default"
                 self.add(Code.BAD_FIELD, mark, here, "nothing stands here", help_=help_)
             elif (item := _item_section(known[key])) and entry.sequence is not None:
-                items = enumerate(entry.sequence)
-                read[key] = [self.section(each, item, f"{here}[{i}]") for i, each in items]
+                read[key] = self._items(entry, item, known[key], here)
             elif section := _section(known[key]):
                 read[key] = self.section(entry, section, here)
             else:
                 given = merged(defaults.get(key), to_plain(entry))
                 read[key] = self._checked(given, entry, known[key], here)
+        return read
+
+    def _items(self, entry: YamlValue, item: type[Section], type_: Any, path: str) -> list[Tree]:
+        """Return the plain form of a list of sections, whose length is judged by itself."""
+        given = entry.sequence or ()
+        before = len(self.problems)
+        read = [self.section(each, item, f"{path}[{i}]") for i, each in enumerate(given)]
+        if len(self.problems) == before:
+            self._checked(read, entry, type_, path)
         return read
 
     def _checked(self, given: Any, entry: YamlValue, type_: Any, path: str) -> Any:
@@ -186,8 +197,14 @@ class SectionReader:
 
 def _reworded(message: str, given: object) -> str:
     head, _, at = message.partition(" - at ")
+    if length := _LENGTH.fullmatch(head):
+        count, unit = length["count"], "item" if length["kind"] == "array" else "character"
+        least = "least" if length["sign"] == ">=" else "most"
+        head = f"must have at {least} {count} {unit}{'' if count == '1' else 's'}"
     inner = f" at {at.strip('`').removeprefix('$')}" if at else ""
     shown = "" if isinstance(given, (dict, list)) else f"; got {given!r}"
+    if length and isinstance(given, list) and not inner:
+        shown = f"; got {len(cast('list[Any]', given))}"
     return f"{head[:1].lower()}{head[1:]}{inner}{shown}"
 
 

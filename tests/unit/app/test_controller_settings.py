@@ -179,6 +179,25 @@ queue: {}
     assert caught.value.problems[3].help == ("accepted: 1 to 86400",)
 
 
+def test_a_list_that_is_too_short_or_too_long_is_reported_with_its_place(tmp_path: Path) -> None:
+    test = "{name: a, command: [/ib], suites: [quick]}"
+    long, bad = ("health: {ownTests: [" + each + "]}\n" for each in (
+        ", ".join([test] * 9), "{name: a, command: [], suites: [], figures: 3}"
+    ))  # fmt: skip
+
+    def found(text: str) -> list[tuple[str, str]]:
+        with pytest.raises(CliError) as raised:
+            read(tmp_path, text)
+        return [(p.field, p.message) for p in raised.value.problems]
+
+    assert found(long) == [("health.ownTests", "must have at most 8 items; got 9")]
+    own = "health.ownTests[0]"
+    assert found(bad)[:2] == [
+        (f"{own}.command", "must have at least 1 item; got 0"),
+        (f"{own}.suites", "must have at least 1 item; got 0"),
+    ]
+
+
 def test_every_mistake_in_the_levels_of_the_topology_is_reported(tmp_path: Path) -> None:
     text = """\
 topology:
