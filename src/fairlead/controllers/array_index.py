@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
-from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index_of
+from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index
 from fairlead.api.meta import find_condition
 from fairlead.api.values.indices import Indices
 from fairlead.decide.verdict import ObjectKey
@@ -31,8 +31,10 @@ class _Place:
     def of(cls, job: Job | None) -> _Place | None:
         """Return the place of a job; None where it is of no element."""
         owner = None if job is None else array_reference_of(job.metadata)
-        index = None if job is None else element_index_of(job.metadata)
-        if job is None or owner is None or index is None:
+        if job is None or owner is None:
+            return None
+        index = element_index(job.metadata.name, owner.name)
+        if index is None:
             return None
         return cls((job.metadata.namespace, owner.name), owner.uid, index)
 

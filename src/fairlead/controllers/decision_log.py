@@ -219,9 +219,9 @@ class DecisionLog:
         if not last.keeps(key):
             none = Before(None, b"")
             before = none if old is None else Before(type(old), msgspec.json.encode(old))
-            self._add(last, -1)
             last.keep(key, before)
-            self._add(last, 1)
+            self._size += 1
+            self._byte_count += len(before.data)
             self._trim()
 
     def _drop_idle(self) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection
 
 from fairlead.api.jobs.after import ALL_ELEMENTS, After
 from fairlead.api.jobs.job import Job
-from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index_of
+from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index
 from fairlead.api.values.indices import IndicesError, parse_indices
 from fairlead.controllers.array_sets import ArraySets
 from fairlead.decide.jobs.gate import dependency_state
@@ -50,7 +50,7 @@ class ElementStates:
             return ElementState.MISSING
         if array.metadata.deletion_timestamp is not None:
             return ElementState.MISSING
-        index = element_index_of(job.metadata)
+        index = element_index(job.metadata.name, owner.name)
         indices, finished, _ = self._sets.of(array)
         position = None if index is None else indices.position(index)
         if position is None or position in finished.members or array.is_finished:
@@ -79,9 +79,26 @@ class ElementStates:
     def _on_array(self, change: Change[JobArray]) -> None:
         if change.new is None:
             self._sets.forget(change.key)
-        for jobs in (self._waiting, self._dependents):
-            for key in jobs.get(change.key, ()):
-                self._mark(key)
+        if _says_other(change.old, change.new):
+            for jobs in (self._waiting, self._dependents):
+                for key in jobs.get(change.key, ()):
+                    self._mark(key)
+
+
+def _says_other(old: JobArray | None, new: JobArray | None) -> bool:
+    """True where two versions of an array may differ in what `ElementStates` says of any job.
+
+    Most writes of an array that starts its elements are counts.
+    """
+    if old is None or new is None or old.metadata.uid != new.metadata.uid:
+        return True
+    was, now = old.status, new.status
+    return (
+        (old.metadata.deletion_timestamp is None) != (new.metadata.deletion_timestamp is None)
+        or (was.finished, was.failed) != (now.finished, now.failed)
+        or old.is_finished != new.is_finished
+        or old.spec.indices != new.spec.indices
+    )
 
 
 def _awaited(job: Job | None) -> tuple[ObjectKey, ...]:

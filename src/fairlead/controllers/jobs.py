@@ -172,7 +172,7 @@ class JobsController:
             # The least that ends the job may be accepted. A job that runs is left as it is: the
             # policy may be a mistake that is mended soon.
             return Decision(given_up(job, now).write(record=True))
-        if phase_of(job) is Phase.PLACED and self._world.state.is_forfeited(key):
+        if self._world.state.is_forfeited(key) and phase_of(job) is Phase.PLACED:
             return None  # the scheduler takes the placement away
         was_set_aside = is_true(job.status.conditions, names.SET_ASIDE)
         if was_set_aside and not any(isinstance(a, WriteJobStatus) for a in decision.actions):

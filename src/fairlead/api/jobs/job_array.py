@@ -190,10 +190,13 @@ def array_number_of(job: Job) -> int | None:
 def element_index_of(metadata: ObjectMeta) -> int | None:
     """Return the index in the name of a job that an array controls; None where there is none."""
     owner = array_reference_of(metadata)
-    if owner is None:
-        return None
-    array, _, digits = metadata.name.rpartition("-")
-    if array != owner.name or not 0 < len(digits) <= 9 or not digits.isascii():
+    return None if owner is None else element_index(metadata.name, owner.name)
+
+
+def element_index(name: str, of_array: str) -> int | None:
+    """Return the index in the name of a job that an array controls; None where there is none."""
+    array, _, digits = name.rpartition("-")
+    if array != of_array or not 0 < len(digits) <= 9 or not digits.isascii():
         return None
     is_plain = digits.isdecimal() and str(int(digits)) == digits
     return int(digits) if is_plain else None

@@ -237,16 +237,16 @@ def _all_missing(view: JobView) -> tuple[Action, ...]:
     attempt = job.status.attempts[-1]
     actions: list[Action] = []
     uses_dns = view.policy.peer_naming is PeerNaming.DNS
-    has_service = members.service_name(job) in view.services
-    has_map = members.gang_map_name(job, attempt.number) in view.config_maps
-    if members.needs_service(job, view.policy) and not has_service:
+    if members.needs_service(job, view.policy) and members.service_name(job) not in view.services:
         actions.append(CreateService(job, members.headless_service(job)))
     complete = len(pods.members) >= job.member_count and pods.addressed_count >= job.member_count
     # Containers wait for the ConfigMap: pinned members start once all of them have a node.
     is_settled = view.policy.binding is None or pods.bound_count >= job.member_count
-    is_due = complete or (uses_dns and is_settled)
-    if members.needs_gang_map(job) and not has_map and is_due:
+    is_due = members.needs_gang_map(job) and (complete or (uses_dns and is_settled))
+    if is_due and members.gang_map_name(job, attempt.number) not in view.config_maps:
         actions.append(CreateConfigMap(job, members.gang_map(job, view.policy, pods)))
+    if len(pods.members) >= job.member_count:
+        return tuple(actions)
     group = native.group_name(job, attempt.number)
     if group not in view.pod_groups:
         assert job.status.placement is not None
@@ -256,18 +256,17 @@ def _all_missing(view: JobView) -> tuple[Action, ...]:
         ):
             return (*actions, CreatePodGroup(job))  # a gang's pods come after its group
         group = ""
-    if len(pods.members) < job.member_count:
-        resume_step = attempt.resumed_from_step
-        if attempt.started_at and job.status.progress is not None:  # policy Member
-            resume_step = job.status.progress.checkpoint_step
-        missing = members.missing_pods(
-            job, view.policy, pods,
-            resume_step=resume_step, absent=absent_members(job.status, view.now),
-            bindings=view.bindings, group=group, served=view.served,
-        )  # fmt: skip
-        actions.extend(
-            CreatePod(job, pod) for pod in missing if pod.spec.node_name not in view.yielding
-        )
+    resume_step = attempt.resumed_from_step
+    if attempt.started_at and job.status.progress is not None:  # policy Member
+        resume_step = job.status.progress.checkpoint_step
+    missing = members.missing_pods(
+        job, view.policy, pods,
+        resume_step=resume_step, absent=absent_members(job.status, view.now),
+        bindings=view.bindings, group=group, served=view.served,
+    )  # fmt: skip
+    actions.extend(
+        CreatePod(job, pod) for pod in missing if pod.spec.node_name not in view.yielding
+    )
     return tuple(actions)
 
 

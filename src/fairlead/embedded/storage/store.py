@@ -371,10 +371,10 @@ class Store:
                 await self._packs.wait()
                 self._packs.clear()
             block = [waiting.popleft()]
-            while waiting and len(block) < PACKED_TOGETHER:
-                if sum(record.size for record in block) > PACKED_BYTES_MAX:
-                    break
+            byte_count = block[0].size
+            while waiting and len(block) < PACKED_TOGETHER and byte_count <= PACKED_BYTES_MAX:
                 block.append(waiting.popleft())
+                byte_count += block[-1].size
             pack(block)
             await asyncio.sleep(PACK_PAUSE_SECONDS)
 
