@@ -117,11 +117,10 @@ def found_moves(case: Case, *, equal_loss: bool) -> Moves | None:
         assert isinstance(own, GangRequest)
         if each.is_movable:
             uses = tuple(state.ledger.uses_of(job.metadata.key))
-            vectors = tuple((s, n, state.table.vector(request)) for s, n, request in uses)
             lost = 1.0 if equal_loss else float(each.lost)
             movers.append(
                 Mover(
-                    Candidate(job.metadata.key, job.metadata.uid, 0, False, lost, vectors),
+                    Candidate(job.metadata.key, job.metadata.uid, 0, False, lost),
                     own, (len(each.places) * each.gpus, 0), uses,
                 )
             )  # fmt: skip

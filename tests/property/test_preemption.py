@@ -195,14 +195,19 @@ def test_victims_are_found_if_there_are_any_and_cost_little_more_than_the_cheape
         return
     assert _fits_without(state, gang, found.victims)
     best = min(cost_of(each) for each in enough)
-    assert found.cost[0][0] == best[0][0], "the highest priority among the victims is the lowest"
+    highest = found.cost[0][0]
+    assert highest == best[0][0], "the highest priority among the victims is the lowest"
+    below = [each for each in candidates if each.priority <= highest]
+    alone = find_victims(state, gang, below, FreedCapacity.of(state, ()))
+    assert alone is not None
+    assert alone.victims == found.victims, "what is above them is not asked"
 
 
 def _candidate(state, job: Job) -> Candidate:
     claim = state.ledger.claim(job.metadata.key)
-    uses = tuple((s, n, state.table.vector(r)) for s, n, r in state.ledger.uses_of(claim.key))
+    uses = state.ledger.uses_of(claim.key)
     lost = float(np.sum([len(s) for s, _, _ in uses])) * (1 + len(job.metadata.name))
-    return Candidate(claim.key, claim.uid, claim.priority, False, lost, uses)
+    return Candidate(claim.key, claim.uid, claim.priority, False, lost)
 
 
 def _fits_without(state, gang: GangRequest, victims) -> bool:

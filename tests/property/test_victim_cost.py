@@ -112,11 +112,9 @@ def found_victims(case: Case) -> Victims | None:
     assert isinstance(gang, GangRequest)
     if (plan := plan_gang(FreedCapacity.of(state, ()), state.table, gang)) is not None:
         return Victims((), plan)
-    vector, uses_of = state.table.vector, state.ledger.uses_of
     candidates = [
         Candidate(
             job.metadata.key, job.metadata.uid, each.priority, each.is_borrowed, float(each.lost),
-            tuple((s, n, vector(request)) for s, n, request in uses_of(job.metadata.key)),
         )
         for job, each in zip(jobs, case.running, strict=True)
     ]  # fmt: skip

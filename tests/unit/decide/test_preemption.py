@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from dataclasses import replace as replace_dataclass
 
 import pytest
 from msgspec.structs import replace
@@ -459,7 +458,7 @@ def test_the_time_that_silent_jobs_are_charged_is_that_of_the_jobs_that_report()
         for saved in (30.0, 60.0, 90.0)
     ]
     silent = [HoldingAttempt(1, at := EPOCH - i * HOUR, None, 0.0, at) for i in range(1, 9)]
-    idle = [replace_dataclass(run, has_ended=True) for run in reporting]
+    idle = [replace(run, has_ended=True) for run in reporting]
     assert silent_seconds([*silent, *reporting, *idle], EPOCH) == 60.0
     assert silent_seconds(silent, EPOCH) == float("inf")
 

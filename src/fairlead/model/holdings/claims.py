@@ -54,8 +54,11 @@ class Claim:
         """Devices and milli-CPU that the claim holds."""
         devices = cpu = 0
         for _, request, nodes in self.roles:
-            devices += len(nodes) * sum(a for r, a in request if is_device(r))
-            cpu += len(nodes) * next((a for r, a in request if r == "cpu"), 0)
+            for resource, amount in request:
+                if is_device(resource):
+                    devices += len(nodes) * amount
+                elif resource == "cpu":
+                    cpu += len(nodes) * amount
         return devices, cpu
 
     @property

@@ -25,7 +25,6 @@ from fairlead.decide.placement.waiting.lost_work import HoldingAttempt, run_of, 
 from fairlead.decide.placement.waiting.order import LaneKey
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.asks.neighbours import marks_in
 from fairlead.model.asks.requests import Request
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.gang.phase import Phase, phase_of
@@ -98,7 +97,7 @@ class VictimSearch:
                 is_needed = not take_places(room, cluster.table, gang, plan)
             if is_needed:
                 is_borrowed = self._borrows_from(claim, team)
-                yield Candidate(claim.key, claim.uid, claim.priority, is_borrowed, 0.0, ())
+                yield Candidate(claim.key, claim.uid, claim.priority, is_borrowed, 0.0)
 
     def _barred(self, team: str, reservations: Iterable[QueueReservation]) -> Bools | None:
         """Return the nodes that no job preempts for: those of other teams are lent while idle.
@@ -142,7 +141,7 @@ class VictimSearch:
             if not self.gives_way(claim, lane) or not self._may_be_victim(claim):
                 continue
             run = self.run(claim)
-            if self._borrows_from(claim, lane.team):
+            if has_lent and self._borrows_from(claim, lane.team):
                 borrowed.add(claim.key)
             protected_until = run.holding_from + context.policy.preemption_min_run_seconds
             if context.now < protected_until and claim.key not in borrowed:
@@ -151,9 +150,9 @@ class VictimSearch:
                 runs.append((claim, run))
         bound = silent_seconds((run for _, run in runs), context.now)
         candidates = [
-            self._candidate(
-                claim, claim.priority, run.lost_gpu_seconds(context.now, bound),
-                is_borrowed=claim.key in borrowed,
+            Candidate(
+                claim.key, claim.uid, claim.priority, claim.key in borrowed,
+                run.lost_gpu_seconds(context.now, bound),
             )
             for claim, run in runs
         ]  # fmt: skip
@@ -164,17 +163,6 @@ class VictimSearch:
         entry = self.context.state.jobs[claim.key]
         entry.run = entry.run or run_of(entry.job, claim)
         return entry.run
-
-    def _candidate(
-        self, claim: Claim, priority: int, lost: float, *, is_borrowed: bool = False
-    ) -> Candidate:
-        vector = self.context.cluster.table.vector
-        uses = tuple(self.context.cluster.ledger.uses_of(claim.key))
-        return Candidate(
-            claim.key, claim.uid, priority, is_borrowed, lost,
-            tuple((s, n, vector(request)) for s, n, request in uses),
-            tuple((s, n, marked) for s, n, request in uses if (marked := marks_in(request))),
-        )  # fmt: skip
 
     # Moves
 
@@ -215,7 +203,8 @@ class VictimSearch:
         gang = with_images(context.cluster.table, entry.job, gang)
         uses = tuple(context.cluster.ledger.uses_of(claim.key))
         barred = self._barred(entry.lane.team, context.reservations)
-        return Mover(self._candidate(claim, 0, lost), gang, claim.size, uses, barred)
+        candidate = Candidate(claim.key, claim.uid, 0, is_borrowed=False, lost_gpu_seconds=lost)
+        return Mover(candidate, gang, claim.size, uses, barred)
 
     def _movable(self, lane: LaneKey) -> tuple[list[Claim], float]:
         """Return the claims that may move for a job of the lane, and when there may be more."""
@@ -254,11 +243,11 @@ class VictimSearch:
 
     def _may_be_victim(self, claim: Claim) -> bool:
         context, key = self.context, claim.key
+        if key not in context.state.evictable or key in self.victims:
+            return False
         if claim.is_adopted and not context.policy.preempts_adopted:
             return False
-        if key in self.victims or context.is_left_alone(key) or not context.capacity.holds(key):
-            return False
-        return key in context.state.evictable
+        return context.capacity.holds(key) and not context.is_left_alone(key)
 
     def leaving_uses(self, but: tuple[ObjectKey, ...]) -> Iterator[tuple[Ints, Ints, Request]]:
         """Yield what is about to be given back: by jobs that stop, and by pods that do."""

@@ -4,7 +4,8 @@
               not borrowed before those that are: GPU-seconds that are lost, jobs (`cost_of`)
 
 The candidates are put in an order, and the shortest prefix is found whose removal makes room: its
-highest priority is then the lowest possible. The gang is planned in that room, on nodes that are
+highest priority is then the lowest possible. So candidates of higher priorities are looked at only
+where those below do not make room. The gang is planned in that room, on nodes that are
 free anyway first, and every candidate that the plan does not need stays, the dearest first. So a
 set of victims always comes with the places that it makes free. Several orders are tried and the
 cheapest set is taken, since no order is best for all clusters: jobs that share nodes must leave
@@ -17,18 +18,20 @@ solver (docs/design/preemption.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from fairlead.decide.placement.places.domains import domains_of, slices_of
 from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.neighbours import rules_hold
 from fairlead.decide.placement.places.search import Plan, members_of, plan_gang
-from fairlead.model.asks.requests import Request
+from fairlead.model.asks.neighbours import marks_in
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, JobKey
 from fairlead.model.inventory.nodes import Ints
@@ -42,14 +45,15 @@ Cost: TypeAlias = tuple[Level, ...]
 
 #: Searches with one victim kept, and the nodes and places that all of them may look at.
 _REPEATS_MAX, _REPEATED_WORK_MAX = 32, 16_000
+#: Each search looks at so many times the candidates of the one before, so that all of them together
+#: look at little more than the last.
+_GROWTH = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A job that may be preempted.
+class Candidate(Struct, frozen=True):
+    """A job that may be preempted; what it holds is in the ledger.
 
-    `uses` are slots, counts and what one of these counts holds, int64[D]. `is_borrowed` is True for
-    a job that its team may keep only while no other team needs the nodes.
+    `is_borrowed` is True for a job that its team may keep only while no other team needs the nodes.
     """
 
     key: JobKey
@@ -57,9 +61,6 @@ class Candidate:
     priority: int
     is_borrowed: bool
     lost_gpu_seconds: float
-    uses: tuple[tuple[Ints, Ints, Ints], ...]
-    #: Slots, counts and the marks of each of these uses that has some.
-    marks: tuple[tuple[Ints, Ints, Request], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +98,26 @@ def find_victims(
     `room` is what is left once all that leaves anyway has left: the gang does not fit into that.
     Of one role a set is found if there is one; of several the planner's own limits hold.
     """
-    if not candidates:
-        return None
-    search = _Search(state, gang, candidates, room)
-    if not search.has_room(np.zeros(len(candidates), dtype=np.int64), 1):
-        return None
-    orders = search.orders()
-    found = [(each, ranks) for ranks in orders if (each := search.run(ranks)) is not None]
-    if not found:
-        return None
-    return search.repeated(*min(found, key=lambda each: _by_cost(each[0])))
+    for some in _from_below(candidates):
+        search = _Search(state, gang, some, room)
+        if not search.has_room(np.zeros(len(some), dtype=np.int64), 1):
+            continue
+        orders = search.orders()
+        found = [(each, ranks) for ranks in orders if (each := search.run(ranks)) is not None]
+        if found:
+            return search.repeated(*min(found, key=lambda each: _by_cost(each[0])))
+    return None
+
+
+def _from_below(candidates: Sequence[Candidate]) -> Iterator[Sequence[Candidate]]:
+    """Yield the candidates of the lowest priorities, then those of some more, and all at last."""
+    ordered, least = sorted(candidates, key=lambda each: each.priority), 1
+    for end, (each, following) in enumerate(pairwise(ordered), 1):
+        if each.priority < following.priority and end >= least:
+            least = end * _GROWTH
+            yield ordered[:end]
+    if ordered:
+        yield ordered
 
 
 def _by_cost(victims: Victims) -> tuple[Cost, list[JobKey]]:
@@ -125,15 +136,24 @@ class _Search:
     ) -> None:
         self._state, self._gang, self._candidates = state, gang, candidates
         self._free, self._barred, self._marks = room.free, room.barred, room.marks
-        uses = [use for candidate in candidates for use in candidate.uses]
+        owned = [
+            (i, use) for i, each in enumerate(candidates) for use in state.ledger.uses_of(each.key)
+        ]
+        owners, uses = [i for i, _ in owned], [use for _, use in owned]
         lengths = [len(slots) for slots, _, _ in uses]
-        owners = [i for i, candidate in enumerate(candidates) for _ in candidate.uses]
         #: int64[E]: slot and candidate of each entry; int64[D, E]: what it holds.
         self._slots = np.concatenate([slots for slots, _, _ in uses])
         self._owners = np.repeat(np.array(owners, dtype=np.int64), lengths)
         counts = np.concatenate([counts for _, counts, _ in uses])
-        vectors = np.repeat(np.array([vector for _, _, vector in uses]).T, lengths, axis=1)
+        vector = state.table.vector
+        vectors = np.repeat(np.array([vector(asked) for _, _, asked in uses]).T, lengths, axis=1)
         self._uses = vectors * counts
+        #: The candidate, slots, counts and marks of each use that has some, if these matter.
+        self._marked_uses = [
+            (i, (slots, counts, marked))
+            for i, (slots, counts, asked) in (owned if gang.has_neighbours else ())
+            if (marked := marks_in(asked))
+        ]
         #: Resources that any candidate holds.
         self._rows: list[int] = np.flatnonzero(self._uses.any(axis=1)).tolist()
         self._node_count = state.table.capacity
@@ -217,8 +237,8 @@ class _Search:
         marks = self._marks
         if self._gang.has_neighbours:
             marks = marks.copy()
-            for rank, candidate in zip(ranks.tolist(), self._candidates, strict=True):
-                for slots, counts, marked in candidate.marks if rank < count else ():
+            for owner, (slots, counts, marked) in self._marked_uses:
+                if ranks[owner] < count:
                     marks.add(marked, slots, -counts)
         return FreedCapacity(self._state, self._freed(ranks, count), self._barred, marks=marks)
 
@@ -270,17 +290,17 @@ class _Search:
 
     def _marked(self, ranks: Ints, count: int) -> list[int]:
         """Return those of the first candidates of an order that may not be near any gang."""
-        if not self._gang.has_neighbours:
-            return []
-        return [i for i, each in enumerate(self._candidates) if each.marks and ranks[i] < count]
+        owners = dict.fromkeys(owner for owner, _ in self._marked_uses)
+        return [owner for owner in owners if ranks[owner] < count]
 
     def _is_too_near(self, owner: int, plan: Plan, capacity: FreedCapacity) -> bool:
         """Put a candidate's marks back where the plan's rules hold beside it; else return True."""
-        for slots, counts, marked in self._candidates[owner].marks:
+        own = [use for candidate, use in self._marked_uses if candidate == owner]
+        for slots, counts, marked in own:
             capacity.marks.add(marked, slots, counts)
         if rules_hold(capacity.marks, self._state.table, members_of(self._gang, plan)):
             return False
-        for slots, counts, marked in self._candidates[owner].marks:
+        for slots, counts, marked in own:
             capacity.marks.add(marked, slots, -counts)
         return True
 

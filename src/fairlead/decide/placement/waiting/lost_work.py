@@ -7,16 +7,16 @@ nobody's place; where no job reports, it is charged for all the time that it ran
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from statistics import median
+
+from msgspec import Struct
 
 from fairlead.api.jobs.job import Job, JobStatus
 from fairlead.api.values.times import parse_time
 from fairlead.model.holdings.claims import Claim
 
 
-@dataclass(frozen=True, slots=True)
-class HoldingAttempt:
+class HoldingAttempt(Struct, frozen=True):
     """A job's attempt that holds nodes. Instants are seconds since the epoch.
 
     `devices` is 1 for a job without any. `saved_at` is None for a job that reports no checkpoints.
