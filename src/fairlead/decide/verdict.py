@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import msgspec
@@ -17,9 +18,12 @@ Fact: TypeAlias = int | float | str | bool
 A_co = TypeVar("A_co", covariant=True)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Verdict:
-    """The judgement on one job: a reason, the numbers behind it, and who stands in the way."""
+    """The judgement on one job: a reason, the numbers behind it, and who stands in the way.
+
+    Jobs that ask for the same share one, which renders its message once.
+    """
 
     reason: Reason
     facts: Mapping[str, Fact] = field(default_factory=dict)
@@ -30,7 +34,7 @@ class Verdict:
         """Follows from the reason."""
         return self.reason.outcome
 
-    @property
+    @cached_property
     def message(self) -> str:
         """The reason's template with the facts filled in, amounts in units that people read."""
         return render(self.reason, self.facts)

@@ -228,10 +228,10 @@ class PlanningContext:
         """
         if entry.group is None or not isinstance(entry.gang, GangRequest):
             return  # of a gang that is repaired some members hold their places already
-        respected = self.respected(entry)
+        respected, uses = self.respected(entry), tuple(uses_of(entry.gang, plan))
         for index, each in enumerate(self.reservations):
             if not respected >> index & 1:
-                each.kept.add(self.cluster.table, tuple(uses_of(entry.gang, plan)), sign=-1)
+                each.kept.add(self.cluster.table, uses, sign=-1)
 
     def basis(self, gang: GangRequest | InvalidGang) -> tuple[object, ...]:
         """Return a value that differs once something has changed that the gang could use."""

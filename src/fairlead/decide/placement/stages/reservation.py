@@ -64,11 +64,16 @@ class HeadReservations:
         self._heads_max = context.policy.backfill_reservations_max
         #: How many heads there are, and whether all are counted in `_covered` as one each.
         self._count, self._is_counted = 0, True
+        #: The heads that are not counted there yet, by the id of the nodes that they could use:
+        #: most are never asked for.
+        self._covering: dict[int, tuple[Bools, int]] = {}
         #: The ends of jobs, by whether they are predicted, and the version that they are of.
         self._ends: dict[bool, tuple[int, Releases]] = {}
         #: bool[N] by constraints: the nodes that a gang could use; and which of these meet.
         self._nodes: dict[tuple[Constraints, ...], Bools] = {}
         self._meeting: dict[tuple[int, int], bool] = {}
+        #: Whether nodes of the last decision, which are held here, are the same now.
+        self._same: dict[tuple[int, int], tuple[Bools, bool]] = {}
         #: All heads with a reservation, those of them that `PlanningContext.reservations` lacks
         #: yet, the tokens of all, and their numbers in the chain.
         self._heads: list[QueueReservation] = []
@@ -81,9 +86,15 @@ class HeadReservations:
         #: True once `KnownStarts` was asked in this decision.
         self._has_stamp = False
 
-    @cached_property
     def _covered(self) -> Ints:
-        """int64[N]: the heads that could use each node. Most decisions have no head."""
+        """Return int64[N]: the heads that could use each node. It may be changed."""
+        for nodes, heads in self._covering.values():
+            self._known_covered[nodes] += heads
+        self._covering.clear()
+        return self._known_covered
+
+    @cached_property
+    def _known_covered(self) -> Ints:
         return np.zeros(self._context.cluster.table.capacity, dtype=np.int64)
 
     def reserve_before(self, order: OrderKey | None) -> None:
@@ -117,7 +128,8 @@ class HeadReservations:
             return
         if not self._count:
             self._in_order = islice(self._in_order, _LOOKS_MAX)
-        self._covered += nodes
+        known = self._covering.get(id(nodes))  # which `_nodes` keeps
+        self._covering[id(nodes)] = (nodes, 1 if known is None else known[1] + 1)
         self._count += 1
         self._end_where_covered()
         starves_at = waiting_since(entry.job, context.began) + context.policy.starvation_seconds
@@ -140,6 +152,13 @@ class HeadReservations:
             self._meeting[pair] = bool((nodes & others).any())
         return self._meeting[pair]
 
+    def _are_same(self, before: Bools, nodes: Bools) -> bool:
+        """True where the nodes are those of before, which most heads share with one another."""
+        pair = (id(before), id(nodes))
+        if pair not in self._same:
+            self._same[pair] = (before, np.array_equal(before, nodes))
+        return self._same[pair][1]
+
     def _ahead_on(self, nodes: Bools) -> Sequence[int]:
         """Return the numbers of the heads so far that have a place, and room on some nodes."""
         if all(each is nodes for each in self._places):
@@ -153,13 +172,13 @@ class HeadReservations:
         """True where some of the nodes have as many heads as they may."""
         if self._is_counted and self._count < self._heads_max:
             return False
-        return bool(self._covered[nodes].max(initial=0) >= self._heads_max)
+        return bool(self._covered()[nodes].max(initial=0) >= self._heads_max)
 
     def _end_where_covered(self) -> None:
         """Look for no more heads once each node has as many as it may have."""
         if self._is_counted and self._count < self._heads_max:
             return
-        if (self._covered[self._context.cluster.table.exists] >= self._heads_max).all():
+        if (self._covered()[self._context.cluster.table.exists] >= self._heads_max).all():
             self._in_order, self._next = iter(()), None
 
     def _reserve(self, entry: QueueEntry, gang: GangRequest, nodes: Bools) -> None:
@@ -179,7 +198,7 @@ class HeadReservations:
         found = entry.first_start if context.policy.backfills else None
         start = None if found is None else found.start
         if start is None or not start.place:  # what is kept is all, for a time that is not known
-            self._covered[nodes], self._is_counted = self._heads_max, False
+            self._covered()[nodes], self._is_counted = self._heads_max, False
             self._end_where_covered()
         known, starts_by = start or Start(0.0), start and max(start.at, context.now)
         new = QueueReservation(
@@ -232,7 +251,7 @@ class HeadReservations:
         if not is_known or found.ahead != _those(self._tokens, ahead):
             return False
         numbers = np.array(_those(self._numbers, ahead), dtype=np.int64)
-        if (numbers < 0).any() or not np.array_equal(found.nodes, nodes):
+        if (numbers < 0).any() or not self._are_same(found.nodes, nodes):
             return False
         if not chain.holds(found, entry, numbers):
             return False

@@ -11,7 +11,7 @@ What cannot be proven is searched again, so all starts are those of a search in 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
@@ -36,7 +36,7 @@ from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import RoleRequest
 from fairlead.model.inventory.labels import OWN
-from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
+from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, counted
 
 #: Jobs and nodes that may differ; beyond, all starts are searched again.
 _JOBS_MAX, _SLOTS_MAX = 64, 256
@@ -83,6 +83,10 @@ class Changes:
         """Return int64[D, S]: how much more is free at an instant than it was to be."""
         return self.amounts[bisect_right(self.bounds, instant) - 1]
 
+    def at_each(self, instants: Sequence[float]) -> Ints:
+        """Return int64[instants, D, S]: the same for each."""
+        return self.amounts[np.searchsorted(self.bounds, instants, side="right") - 1]
+
     def more_before(self, instant: float) -> Bools:
         """Return bool[S]: where more is free at some instant up to this one."""
         more: Bools = self._more[bisect_right(self.bounds, instant) - 1]
@@ -102,10 +106,10 @@ class KnownStarts:
     #: `HeldEnds.version` that this is of, and the jobs whose ends did not count.
     _held_version: int = -1
     _endless: frozenset[ObjectKey] = frozenset()
-    #: The tokens of the jobs, what was kept for each (`KeptRoom.amounts`), and
-    #: `QueueReservation.version`.
+    #: The tokens of the jobs, int64[K, D, N]: what was kept for each (`KeptRoom.amounts` is a
+    #: part), and `QueueReservation.version`.
     _tokens: tuple[Token, ...] = ()
-    _amounts: tuple[Ints, ...] = ()
+    _amounts: Ints | None = None
     _versions: list[int] = field(default_factory=list[int])
     #: Of which decision they are, and where they were changed since.
     _kept_stamp: int = 0
@@ -176,9 +180,9 @@ class KnownStarts:
     def remember(self, tokens: Sequence[Token], reservations: Sequence[QueueReservation]) -> None:
         """Take in what is kept for jobs, before anything is placed beside it."""
         amounts = [each.kept.amounts for each in reservations]
-        known = tuple(each.copy() for each in amounts if each is not None)
+        known = [each for each in amounts if each is not None]
         self._tokens = tuple(tokens) if len(known) == len(tokens) else ()
-        self._amounts = known if self._tokens else ()
+        self._amounts = np.stack(known) if self._tokens else None
         self._versions, self._given = [each.version for each in reservations], []
         self._together = ()
         self._kept_stamp = self.stamp
@@ -193,22 +197,25 @@ class KnownStarts:
         """Return the reservations with what is kept for each beside those behind it, as of now;
         None where they are not those that are remembered.
         """
-        is_recent = self._kept_stamp == self.stamp - 1
-        if not tokens or not is_recent or self._tokens != tuple(tokens):
+        is_recent, kept = self._kept_stamp == self.stamp - 1, self._amounts
+        if not tokens or kept is None or not is_recent or self._tokens != tuple(tokens):
             return None
         self._stale |= {*self._added_slots(), *changes.slots.tolist()}
-        for each in self._given:
-            for uses, sign in each.added or ():
-                KeptRoom(each.nodes, each.amounts).add(table, uses, sign=-sign)
-        self._given, self._kept_stamp, out = [], self.stamp, list[QueueReservation]()
-        for number, (each, amounts) in enumerate(zip(reservations, self._amounts, strict=True)):
-            later = changes.at(each.at)
-            amounts[:, changes.slots] += changes.amounts[0] - later
-            if later.any():
-                self._versions[number] = hash((self._versions[number], self.stamp))
-            self._given.append(KeptRoom(each.kept.nodes, amounts, []))
-            out.append(each.keeping(self._given[-1], self._versions[number]))
-        return tuple(out)
+        for uses, numbers, times in self._added():
+            for slots, counts, request in uses:
+                more = table.vector(request) * counts[:, None]
+                kept[numbers[:, None], :, slots] -= times[:, None, None] * more
+        later = changes.at_each([each.at for each in reservations])
+        kept[:, :, changes.slots] += changes.amounts[0] - later
+        for number in np.flatnonzero(later.any(axis=(1, 2))).tolist():
+            self._versions[number] = hash((self._versions[number], self.stamp))
+        self._kept_stamp = self.stamp
+        self._given = [
+            KeptRoom(each.kept.nodes, amounts, [])
+            for each, amounts in zip(reservations, kept, strict=True)
+        ]
+        own = zip(reservations, self._given, self._versions, strict=True)
+        return tuple(each.keeping(room, version) for each, room, version in own)
 
     def together(self, kept: Sequence[KeptRoom]) -> tuple[KeptRoom, ...]:
         """Return what the function of this name does; it is computed again only where something has
@@ -227,6 +234,18 @@ class KnownStarts:
             known.amounts[:, slots] = np.maximum(np.maximum.reduce(own), 0)
         self._stale.clear()
         return self._together
+
+    def _added(self) -> Iterator[tuple[Sequence[Use], Ints, Ints]]:
+        """Yield what `KeptRoom.add` was called with for what was recalled last, the numbers of
+        those for which it was the same, and how often, negative where it was taken away.
+        """
+        numbers: dict[tuple[int, int], tuple[Sequence[Use], list[int]]] = {}
+        for number, each in enumerate(self._given):
+            for uses, sign in each.added or ():
+                numbers.setdefault((id(uses), sign), (uses, []))[1].append(number)
+        for (_, sign), (uses, found) in numbers.items():
+            distinct, times = counted(np.array(found, dtype=np.int64))
+            yield uses, distinct, sign * times
 
     def _added_slots(self) -> set[int]:
         """Return where `KeptRoom.add` was called for what was recalled last."""
