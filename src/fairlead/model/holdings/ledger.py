@@ -106,9 +106,8 @@ class Ledger:
         yield from self._places_of_claim[key]
         if key in self._uncertain:
             yield from self._places(self._uncertain[key])
-        if (owner := claim.owner) not in self._beyond:
-            return  # of most, which have as many pods as places
-        for pod_key in self._pods_by_owner[owner]:
+        owner = claim.owner
+        for pod_key in self._pods_by_owner[owner] if owner in self._beyond else ():
             use = self._pods[pod_key]
             if use.node and use.booked:
                 slot = self._table.occupy(use.node)
