@@ -24,7 +24,9 @@ from fairlead.input.sections import parse
 from fairlead.model.egress_lease import BITS_PER_SECOND_MIN
 from fairlead.node.registry import conflicts
 from fairlead.node.settings import AgentSettings
+from fairlead.node.shaping import devices
 from fairlead.node.shaping.classes import (
+    LEAVES,
     HtbClass,
     Key,
     additions,
@@ -32,7 +34,7 @@ from fairlead.node.shaping.classes import (
     plan_classes,
     pod_key,
 )
-from fairlead.node.shaping.devices import DeviceQueues, Route
+from fairlead.node.shaping.devices import DeviceQueues, NoSuchQueue, Route
 from fairlead.node.shaping.limits import (
     EGRESS,
     INGRESS,
@@ -207,6 +209,41 @@ def test_a_queue_that_is_not_fair_follows_its_rate_so_that_nothing_waits_long(
             assert [line.split()[-1] for line in made] == [str(max(3 << 15, bits // 160))]
         assert additions("eth0", plan, plan.classes, {1}, leaf=leaf) == []
         there, numbers, leaves = dict(plan.classes), dict(plan.numbers), {1}
+
+
+@given(st.integers(POD_BITS_MIN, BITS_MAX))
+def test_whatever_rate_a_tenant_asks_for_its_queue_is_one_that_the_kernel_takes(bits: int) -> None:
+    plan = plan_classes(EgressLimits((shaped("x", bits=bits),)), {})
+    (line,) = (e for e in additions("eth0", plan, {}, (), leaf="bfifo") if e.startswith("qdisc"))
+    assert 3 << 15 <= int(line.split()[-1]) < 1 << 32
+
+
+@pytest.mark.parametrize(
+    ("built", "wanted"),
+    [(("fq_codel", "fq", "sfq"), "fq_codel"), (("fq", "sfq"), "fq"), (("sfq",), "sfq"),
+     ((), "bfifo")],
+)  # fmt: skip
+def test_each_pod_gets_the_best_fair_queue_that_the_kernel_was_built_with(
+    built: tuple[str, ...], wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def tc(*command: str, data: bytes = b"") -> bytes:
+        assert command == ("tc", "-batch", "-")
+        asked.append(data.decode())
+        if data.decode().split()[-1] not in built:
+            raise NoSuchQueue("the kernel has no queue of this kind")
+        return b""
+
+    monkeypatch.setattr(devices, "run", tc)
+    leaf = devices.find_leaf("eth0", "7a1d:2")
+    assert leaf == wanted
+    kinds = LEAVES[: LEAVES.index(wanted) + (wanted in built)]
+    assert asked == [f"qdisc replace dev eth0 parent 7a1d:2 {each}\n" for each in kinds]
+    plan = plan_classes(EgressLimits((shaped("x"), shaped("y"))), {})
+    lines = [line.split() for line in additions("eth0", plan, {}, (), leaf=leaf)]
+    made = [line[6] for line in lines if line[0] == "qdisc"]
+    assert made == [wanted] * 2, "a queue of its own for each pod"
 
 
 def test_classes_below_are_deleted_before_those_above() -> None:

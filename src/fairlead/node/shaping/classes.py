@@ -24,8 +24,9 @@ MINOR_MAX = 0xFFFE
 #: such, and is always there.
 LEAVES = ("fq_codel", "fq", "sfq", "bfifo")
 #: What may wait in a queue that is not fair, so that what comes behind is not late by half a
-#: second, as with the kernel's own 1,000 packets; at least one packet before it is segmented.
-_WAITING_SECONDS, _WAITING_BYTES_MIN = 0.05, 3 << 15
+#: second, as with the kernel's own 1,000 packets; at least one packet before it is segmented, and
+#: at most what the kernel's number of 32 bits holds.
+_WAITING_SECONDS, _WAITING_BYTES_MIN, _WAITING_BYTES_MAX = 0.05, 3 << 15, 1 << 30
 #: Bytes that a class sends in its turn; left to itself, the kernel takes a part of the rate and
 #: warns of it.
 _QUANTUM_MIN, _QUANTUM_MAX = 1_514, 60_000
@@ -147,7 +148,8 @@ def additions(
 def _queue(leaf: str, of: HtbClass) -> str:
     if leaf != LEAVES[-1]:
         return leaf
-    return f"{leaf} limit {max(_WAITING_BYTES_MIN, int(of.ceil / 8 * _WAITING_SECONDS))}"
+    waiting = int(of.ceil / 8 * _WAITING_SECONDS)
+    return f"{leaf} limit {min(max(waiting, _WAITING_BYTES_MIN), _WAITING_BYTES_MAX)}"
 
 
 def deletions(device: str, plan: ClassPlan, there: Mapping[int, HtbClass]) -> list[str]:
