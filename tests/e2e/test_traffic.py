@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -46,6 +46,8 @@ from fairlead.node.traffic import (
 pytestmark = pytest.mark.e2e
 
 PORT = 9000
+#: An answer that has not come by then was dropped, or it or its datagram waits: another follows.
+_LOST_SECONDS = 0.5
 IP_UDP = {socket.AF_INET: 28, socket.AF_INET6: 48}
 #: IP and TCP headers with the option of time stamps; the first segment has 8 bytes more of options.
 IP_TCP, SYN_MORE = {socket.AF_INET: 52, socket.AF_INET6: 72}, 8
@@ -382,22 +384,40 @@ def test_a_pod_that_claims_the_nodes_address_is_not_counted_there(world: World) 
 
 
 class Load:
-    """A sender that does not pause, in a thread: one datagram after the other, each answered."""
+    """A sender that does not pause, in a thread: one datagram after the other, each answered.
+
+    Packets between namespaces wait in a queue that all of the machine's namespaces share on a
+    processor (`netdev_max_backlog`), and beside a flood of another test some are dropped there. So
+    the next datagram follows when no answer comes, and a table of another name counts what has
+    passed the node: what is sent and what arrives differ from that by what was dropped.
+    """
 
     def __init__(self, world: World, source: str, target: str) -> None:
         self._socket = world.socket(source, socket.SOCK_DGRAM)
-        self._target = target
+        self._socket.settimeout(_LOST_SECONDS)
+        self._node = world.net.node
+        self._source, self._target = source, target
         self._ends = threading.Event()
-        self.count = 0
+        self.sent = self.count = 0
         self._thread = threading.Thread(target=self._send)
 
     def _send(self) -> None:
         while not self._ends.is_set():
             self._socket.sendto(bytes(172), (self._target, PORT))
-            self._socket.recv(64)
-            self.count += 1
+            self.sent += 1
+            with suppress(TimeoutError):
+                self._socket.recv(64)
+                self.count += 1
 
     def __enter__(self) -> Self:
+        rules = (
+            f"ip saddr {self._source} counter name out\nip daddr {self._source} counter name in\n"
+        )
+        with self._node.inside():
+            run("nft", "-f", "-", text=(
+                "table inet witness {\ncounter out { }\ncounter in { }\nchain forward {\n"
+                f"type filter hook forward priority 9;\n{rules}}}\n}}\n"
+            ))  # fmt: skip
         self._thread.start()
         return self
 
@@ -405,6 +425,16 @@ class Load:
         self._ends.set()
         self._thread.join()
         self._socket.close()
+
+    def passed(self) -> tuple[int, int]:
+        """Return the bytes that have passed the node (out, in), once it has ended."""
+        with self._node.inside():
+            listed = json.loads(run("nft", "-j", "list", "counters", "table", "inet", "witness"))
+        found = {each["counter"]["name"]: each["counter"]["bytes"]
+                 for each in listed["nftables"] if "counter" in each}  # fmt: skip
+        assert self.count * 200 <= found["out"] <= self.sent * 200
+        assert found["in"] >= self.count * 29
+        return found["out"], found["in"]
 
     def passes(self, count: int) -> None:
         """Wait until so many more are through."""
@@ -424,10 +454,10 @@ def test_an_address_that_is_reused_under_load_loses_and_doubles_no_byte(world: W
             world.look()
         load.passes(20)
     sums = world.sums()
-    for direction, size in (("out", 200), ("in", 29)):
+    for direction, size in zip(("out", "in"), load.passed(), strict=True):
         found = [sums[f"team-{n}", "internet", direction] for n in range(2)]
         assert all(found)
-        assert sum(found) == load.count * size
+        assert sum(found) == size
 
 
 def test_a_pod_that_is_gone_stays_in_the_sums_of_its_namespace(world: World) -> None:
@@ -449,7 +479,20 @@ def test_a_pod_that_is_gone_stays_in_the_sums_of_its_namespace(world: World) -> 
     }, of=("team-a",))  # fmt: skip
 
 
+def drops_some(net: NetWorld) -> None:
+    """Drop packets as a full queue does: one of 700 before the node counts it, and one of 1,000
+    behind it.
+    """
+    for space, hook, every in ((net.node, "prerouting", 700), (net.outside, "input", 1000)):
+        with space.inside():
+            run("nft", "-f", "-", text=(
+                f"table inet drops {{\nchain {hook} {{\ntype filter hook {hook} priority -300;\n"
+                f"numgen inc mod {every} == 300 drop\n}}\n}}\n"
+            ))  # fmt: skip
+
+
 def test_other_rules_and_classes_lose_no_byte_under_load(world: World) -> None:
+    drops_some(world.net)
     world.of_pods([("team-a", "a", ("10.1.0.2",))])
     world.look()
     with Load(world, "10.1.0.2", INTERNET4) as load:
@@ -465,7 +508,8 @@ def test_other_rules_and_classes_lose_no_byte_under_load(world: World) -> None:
     peered, internet = (sums["team-a", name, "out"] for name in ("peered", "internet"))
     assert peered > 0
     assert internet > 0
-    assert peered + internet == load.count * 200
+    assert peered + internet == load.passed()[0]
+    assert load.count < load.sent, "what is dropped beside it does not stop it"
 
 
 _FIRST_SHAPE = """
@@ -498,7 +542,7 @@ def test_rules_of_an_agent_of_before_are_taken_over_under_load(world: World) -> 
             load.passes(50)
             world.look()
         load.passes(50)
-    assert world.sums()["team-a", "internet", "out"] == 100 + load.count * 200
+    assert world.sums()["team-a", "internet", "out"] == 100 + load.passed()[0]
     with world.net.node.inside():
         listed = run("nft", "list", "table", "inet", "fairlead")
     names = set(re.findall(r"^\t(?:chain|map|set) (\S+) {", listed, re.MULTILINE))
@@ -529,9 +573,9 @@ def test_what_was_counted_goes_on_when_the_agent_is_killed_under_load(
                 load.passes(1)
             os.kill(agent.pid, signal.SIGKILL)
             agent.wait()
+    sent, received = load.passed()
     world.becomes({
-        ("team-a", "internet", "out"): load.count * 200,
-        ("team-a", "internet", "in"): load.count * 29,
+        ("team-a", "internet", "out"): sent, ("team-a", "internet", "in"): received,
     }, of=("team-a",))  # fmt: skip
     lines = json.loads(report.read_text())["traffic"]["lines"]
     assert {each["namespace"] for each in lines} >= {"team-a"}
