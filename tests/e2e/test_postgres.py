@@ -25,6 +25,7 @@ from tests.unit.history.contract import (
     check_queries,
     check_replacing,
     check_runs,
+    check_traffic,
     check_use,
     log,
     logs_of,
@@ -94,6 +95,7 @@ async def test_use_is_kept_once_also_in_a_database_that_lacked_it(
     await _execute(server, "DROP TABLE fairlead_use")
     later = _store(server)
     await check_use(later)
+    await check_traffic(later)
     await later.close()
 
 

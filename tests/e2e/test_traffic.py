@@ -31,9 +31,11 @@ from tests.e2e.net_world import (
 )
 from tests.patience import PATIENCE_SECONDS
 
+from fairlead.api.names import JOB_NAME
 from fairlead.node.host import Host
 from fairlead.node.traffic import (
     Counting,
+    EndedTrafficLine,
     PodSource,
     TrafficFacts,
     nft,
@@ -69,10 +71,12 @@ class World:
     def new_counting(self, *lists: tuple[str, tuple[str, ...]]) -> Counting:
         return Counting(Host(), PodSource(str(self.file)), parse_lists(lists)[0])
 
-    def of_pods(self, pods: Iterable[tuple[str, str, tuple[str, ...]]]) -> None:
-        """Make the kubelet list pods of (namespace, uid, addresses)."""
+    def of_pods(self, pods: Iterable[tuple[str, str, tuple[str, ...]]], *, job: str = "") -> None:
+        """Make the kubelet list pods of (namespace, uid, addresses), all of `job`."""
+        labels = {JOB_NAME: job} if job else {}
         self.file.write_text(json.dumps({"items": [
-            {"metadata": {"name": f"pod-{uid}", "namespace": namespace, "uid": uid},
+            {"metadata": {"name": f"pod-{uid}", "namespace": namespace, "uid": uid,
+                          "labels": labels},
              "spec": {}, "status": {"phase": "Running", "podIPs": [{"ip": a} for a in addresses]}}
             for namespace, uid, addresses in pods
         ]}))  # fmt: skip
@@ -339,7 +343,9 @@ def test_pods_of_the_hosts_network_are_told_apart_by_their_cgroups(
         world.look()
     world.becomes({k: v for k, v in wanted.items() if k[0]}, of=of)
     with world.net.node.inside():
-        assert "host/" not in run("nft", "list", "table", "inet", "fairlead")
+        assert "host/infra/" not in run("nft", "list", "table", "inet", "fairlead")
+    (line,) = world.look().usage.ended
+    assert line == EndedTrafficLine("team-b", "host-b", "internet", 40 * 128, 40 * 29)
 
 
 def test_where_cgroups_cannot_be_asked_host_pods_are_counted_with_the_node(
@@ -476,6 +482,30 @@ def test_a_pod_that_is_gone_stays_in_the_sums_of_its_namespace(world: World) -> 
     world.becomes({
         ("team-a", "internet", "out"): sent + more_sent,
         ("team-a", "internet", "in"): received + more_received,
+    }, of=("team-a",))  # fmt: skip
+
+
+def test_what_a_member_of_a_job_had_sent_is_reported_to_the_byte_also_by_another_agent(
+    world: World,
+) -> None:
+    world.of_pods([("team-a", "a", ("10.1.0.2",))], job="train")
+    world.look()
+    sent, received = world.datagrams("10.1.0.2", INTERNET4, 40, 100)
+    stored = world.datagrams("10.1.0.2", STORAGE4, 10, 50)
+    world.of_pods([("team-a", "b", ("10.1.0.2",))], job="train")  # the next one has its address
+    world.look()
+    own = world.datagrams("10.1.0.2", INTERNET4, 5, 100)
+    wanted = (EndedTrafficLine("team-a", "a", "internet", sent, received),
+              EndedTrafficLine("team-a", "a", "storage", *stored))  # fmt: skip
+    for counting in (world.counting, world.new_counting()):
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while (usage := world.look(counting).usage).ended != wanted:
+            assert time.monotonic() < deadline, usage.ended
+        found = [(e.sent, e.received) for e in usage.flows if e.job == "train"]
+        assert found == [own], "one that runs, and no other"
+    world.becomes({
+        ("team-a", "internet", "out"): sent + own[0], ("team-a", "storage", "out"): stored[0],
+        ("team-a", "internet", "in"): received + own[1], ("team-a", "storage", "in"): stored[1],
     }, of=("team-a",))  # fmt: skip
 
 

@@ -44,6 +44,7 @@ from fairlead.api.jobs.run_facts import (
     RunSource,
     RunSummary,
 )
+from fairlead.api.jobs.use import ClassTraffic, JobTraffic
 from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.values.quantity import resources_to_base
@@ -171,7 +172,8 @@ def test_history() -> None:
     lines = [
         history_view.HistoryLine("u1", "default", "prepare-1", "Succeeded", "ana", member_count=1,
                                  attempt_count=1, submitted_at_ms=at(9000),
-                                 started_at_ms=at(8900), finished_at_ms=at(8000)),
+                                 started_at_ms=at(8900), finished_at_ms=at(8000),
+                                 traffic=JobTraffic(1, (ClassTraffic("internet", 1, 3 << 30, 7),))),
         history_view.HistoryLine("u2", "default", "bad-1", "Failed", "ben", reason="RestartLimit",
                                  message="worker-0 exited with 1", member_count=4, attempt_count=4,
                                  submitted_at_ms=at(90_000), started_at_ms=at(89_000),

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, assert_never, cast
 import msgspec
 
 from fairlead.api.jobs.run_facts import TAG, RunSummary
-from fairlead.api.jobs.use import AttemptUse, MemberUse
+from fairlead.api.jobs.use import AttemptUse, JobTraffic, MemberUse
 from fairlead.api.status import BadRequest
 from fairlead.app.messages import (
     ArchivedLog,
@@ -172,8 +172,12 @@ async def _encoded_jobs(
     history: History, query: HistoryQuery, runner: Runner
 ) -> AsyncIterator[bytes]:
     async for page in history.query(query):
-        uses = await history.use_of([record.uid for record in page])
-        lines = (history_line(record, uses.get(record.uid, ())) for record in page)
+        uids = [record.uid for record in page]
+        uses, traffic = await history.use_of(uids), await history.traffic_of(uids)
+        lines = (
+            history_line(record, uses.get(record.uid, ()), traffic.get(record.uid))
+            for record in page
+        )
         yield await runner(partial(_lines, lines))
 
 
@@ -240,8 +244,10 @@ def run_line(row: RunRow) -> RunLine:
     )  # fmt: skip
 
 
-def history_line(record: JobRecord, use: Sequence[AttemptUse] = ()) -> HistoryLine:
-    """Return a record as the endpoint sends it, with what its attempts used."""
+def history_line(
+    record: JobRecord, use: Sequence[AttemptUse] = (), traffic: JobTraffic | None = None
+) -> HistoryLine:
+    """Return a record as the endpoint sends it, with what its attempts used and sent."""
     return HistoryLine(
         uid=record.uid, namespace=record.namespace, name=record.name, state=record.state,
         user=record.user, team=record.team, reason=record.reason, message=record.message,
@@ -249,7 +255,7 @@ def history_line(record: JobRecord, use: Sequence[AttemptUse] = ()) -> HistoryLi
         attempt_count=record.attempt_count, submitted_at_ms=record.submitted_at_ms,
         started_at_ms=record.started_at_ms, finished_at_ms=record.finished_at_ms,
         document=_as_stored(record.document), number=record.number,
-        array_number=record.array_number, use=tuple(use),
+        array_number=record.array_number, use=tuple(use), traffic=traffic,
     )  # fmt: skip
 
 

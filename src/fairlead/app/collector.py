@@ -320,9 +320,11 @@ def _substance(status: NodeReportStatus) -> object:
 
 
 def _is_other(old: ReportedTraffic | None, new: ReportedTraffic | None) -> bool:
-    """True where some rate is far from the one that was written."""
+    """True where some rate is far from the one that was written, or a pod has ended."""
     if old is None or new is None:
         return old is not new
+    if not {each.pod for each in new.ended} <= {each.pod for each in old.ended}:
+        return True
     before, after = _rates(old), _rates(new)
     for key in before.keys() | after.keys():
         less, more = sorted((before.get(key, 0), after.get(key, 0)))

@@ -40,6 +40,7 @@ from fairlead.controllers.health import HealthController
 from fairlead.controllers.idle import IdleController, Measured
 from fairlead.controllers.images import ImagesController
 from fairlead.controllers.job_index import JobsMirrors
+from fairlead.controllers.job_traffic import TrafficKeeper
 from fairlead.controllers.jobs import JobsController
 from fairlead.controllers.node_exports import NodeExports
 from fairlead.controllers.notices import NoticesController, NoticeSender
@@ -393,10 +394,14 @@ class Controllers:
             policy=self._policies.egress, reader=reader,
         )  # fmt: skip
         exports = NodeExports(self.world, reports, clock=self._clock, reader=reader)
+        keeper = TrafficKeeper(
+            self._history, self.mirrors.pods, self.mirrors.jobs, reports, clock=self._clock,
+            rng=self._context.streams("traffic"), log=self._log,
+        )  # fmt: skip
         self._metrics.traffic.watch(lambda: controller.traffic)
         self._metrics.exports.watch(lambda: exports.report)
         try:
-            await self._run(controller, reader, also=[exports.observe])
+            await self._run(controller, reader, also=[exports.observe, keeper.run])
         finally:
             self._metrics.traffic.watch(None)
             self._metrics.exports.watch(None)

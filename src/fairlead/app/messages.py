@@ -10,7 +10,7 @@ import msgspec
 from fairlead.api.cluster.node_pool import NodePool
 from fairlead.api.jobs.placement import Placement
 from fairlead.api.jobs.run_facts import RunSummary
-from fairlead.api.jobs.use import AttemptUse, MemberUse
+from fairlead.api.jobs.use import AttemptUse, JobTraffic, MemberUse
 from fairlead.decide.answers.explanation import (
     Alternatives,
     Explanation,
@@ -98,6 +98,8 @@ class HistoryLine(msgspec.Struct, frozen=True, rename="camel"):
     array_number: int | None = None
     #: Of each attempt of which any is known.
     use: tuple[AttemptUse, ...] = ()
+    #: Of members that ended on nodes that count traffic; None: of none.
+    traffic: JobTraffic | None = None
 
 
 class UseLine(msgspec.Struct, frozen=True, rename="camel"):

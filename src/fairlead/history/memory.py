@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from fairlead.api.jobs.use import AttemptUse
+from fairlead.api.jobs.use import AttemptUse, JobTraffic
 from fairlead.history.audit import AuditMemory
 from fairlead.history.fairness import FairStore
 from fairlead.history.sql import PAGE_ROWS_MAX, RECORDS_MAX
+from fairlead.history.traffic import sum_records
 from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft
 from fairlead.runtime.history import (
     FleetQuery,
@@ -19,6 +20,7 @@ from fairlead.runtime.history import (
     MemberLog,
     RunQuery,
     RunRow,
+    TrafficRecord,
     UseQuery,
     UseRecord,
     has_tag,
@@ -29,9 +31,10 @@ T = TypeVar("T")
 #: Of all records of jobs in memory, and of all logs: what the controllers' memory limit has room
 #: for.
 BYTES_MAX = 64 << 20
-#: Of all decisions about the fleet, and of all members' use.
+#: Of all decisions about the fleet, of all members' use, and of their traffic.
 FLEET_BYTES_MAX = 16 << 20
 USE_BYTES_MAX = 16 << 20
+TRAFFIC_BYTES_MAX = 8 << 20
 
 
 class MemoryHistory:
@@ -54,6 +57,7 @@ class MemoryHistory:
         self._records = FairStore[JobRecord](count_max=records_max, bytes_max=bytes_max)
         self._decisions = FairStore[FleetRecord](count_max=records_max, bytes_max=fleet_bytes_max)
         self._uses = FairStore[UseRecord](count_max=records_max, bytes_max=use_bytes_max)
+        self._traffic = FairStore[TrafficRecord](count_max=records_max, bytes_max=TRAFFIC_BYTES_MAX)
         self._audit = AuditMemory()
 
     async def record(self, record: JobRecord) -> None:
@@ -130,6 +134,16 @@ class MemoryHistory:
         for (uid, attempt), records in sorted(by_attempt.items()):
             out[uid] = (*out.get(uid, ()), _sum(attempt, records))
         return out
+
+    async def record_traffic(self, records: Sequence[TrafficRecord]) -> None:
+        """See `History`."""
+        for each in records:
+            self._traffic.put(each.id, each, holder=each.namespace)
+
+    async def traffic_of(self, job_uids: Sequence[str]) -> Mapping[str, JobTraffic]:
+        """See `History`."""
+        wanted = frozenset(job_uids)
+        return sum_records(each for each in self._traffic.values() if each.job_uid in wanted)
 
     async def append_audit(self, drafts: Sequence[Draft]) -> Appended:
         """See `History`."""

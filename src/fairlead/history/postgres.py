@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
-from fairlead.api.jobs.use import AttemptUse
+from fairlead.api.jobs.use import AttemptUse, JobTraffic
 from fairlead.history.audit import AuditTable, Rows, audit_pages
 from fairlead.history.sql import (
     RECORDS_MAX,
@@ -37,6 +37,7 @@ from fairlead.history.sql import (
     sums_of,
     use_pages,
 )
+from fairlead.history.traffic import TrafficTable, traffic_sums
 from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft, Head
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.history import (
@@ -50,6 +51,7 @@ from fairlead.runtime.history import (
     OtherSchema,
     RunQuery,
     RunRow,
+    TrafficRecord,
     UseQuery,
     UseRecord,
 )
@@ -78,6 +80,7 @@ _SQL = Dialect(
     run_columns="finished_at_ms, uid", position="strpos", runs="fairlead_jobs",
 )  # fmt: skip
 _AUDIT = AuditTable("fairlead_audit", "fairlead_audit_sent", "%s", "BIGINT", records_max=1_000_000)
+_TRAFFIC = TrafficTable("fairlead_traffic", "%s", "BIGINT")
 _CREATE = (
     *_SQL.create(),
     "CREATE TABLE fairlead_schema (version BIGINT NOT NULL)",
@@ -98,6 +101,7 @@ class PostgresOptions:
     record_bytes_max: int = 20 << 30
     fleet_bytes_max: int = 1 << 30
     use_bytes_max: int = 10 << 30
+    traffic_bytes_max: int = 4 << 30
     log_bytes_max: int = 20 << 30
     backoff: BackoffOptions = field(default_factory=lambda: BackoffOptions(0.1, 3.0))
 
@@ -161,6 +165,8 @@ class PostgresStore:
         self._fleet_bounds = _SQL.fleet_bounds(chosen.records_max, chosen.fleet_bytes_max)
         self._use_bounds = _SQL.use_bounds(chosen.use_bytes_max)
         self._use_growth = Growth(chosen.use_bytes_max)
+        self._traffic_bounds = _TRAFFIC.bounds(chosen.traffic_bytes_max)
+        self._traffic_growth = Growth(chosen.traffic_bytes_max)
         self._log_bounds = _SQL.log_bounds(chosen.log_bytes_max)
         self._record_growth = Growth(chosen.record_bytes_max)
         self._fleet_growth = Growth(chosen.fleet_bytes_max)
@@ -231,6 +237,17 @@ class PostgresStore:
     async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
         """See `History`."""
         return sums_of(await self._select(_SQL.sum_use(job_uids)))
+
+    async def record_traffic(self, records: Sequence[TrafficRecord]) -> None:
+        """Keep traffic of members; committed at the server when this returns."""
+        await self._write(
+            _TRAFFIC.upsert(), list(map(_row, records)), bounds=self._traffic_bounds,
+            growth=self._traffic_growth,
+        )  # fmt: skip
+
+    async def traffic_of(self, job_uids: Sequence[str]) -> Mapping[str, JobTraffic]:
+        """See `History`."""
+        return traffic_sums(await self._select(_TRAFFIC.sum(job_uids)))
 
     async def append_audit(self, drafts: Sequence[Draft]) -> Appended:
         """See `History`. Tried again, a record may be there twice, with the same id."""
@@ -383,7 +400,7 @@ class PostgresStore:
                 "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s)", (_SQL.jobs,)
             )
             there = [name for (name,) in await columns.fetchall()]
-            later = (*_SQL.create_fleet(), *_SQL.create_use(), *_AUDIT.create())
+            later = (*_SQL.create_fleet(), *_SQL.create_use(), *_AUDIT.create(), *_TRAFFIC.create())
             for statement in (*_SQL.add_columns(there), *later):
                 await connection.execute(statement)
         self._is_prepared = True
@@ -393,7 +410,7 @@ class PostgresStore:
         return f"the history {shown_url(self._url)} failed: {check_text(text, self._url)}"
 
 
-def _row(record: JobRecord | FleetRecord | UseRecord) -> Values:
+def _row(record: JobRecord | FleetRecord | UseRecord | TrafficRecord) -> Values:
     """Return the columns. PostgreSQL's text holds no NUL, and JSON writes it as an escape; a plain
     text may have it.
     """

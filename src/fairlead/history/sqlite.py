@@ -24,7 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-from fairlead.api.jobs.use import AttemptUse
+from fairlead.api.jobs.use import AttemptUse, JobTraffic
 from fairlead.history.audit import AuditTable, Rows, Statement, audit_pages
 from fairlead.history.sql import (
     RECORDS_MAX,
@@ -40,6 +40,7 @@ from fairlead.history.sql import (
     sums_of,
     use_pages,
 )
+from fairlead.history.traffic import TrafficTable, traffic_sums
 from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft, Head
 from fairlead.runtime.history import (
     FleetQuery,
@@ -52,16 +53,19 @@ from fairlead.runtime.history import (
     OtherSchema,
     RunQuery,
     RunRow,
+    TrafficRecord,
     UseQuery,
     UseRecord,
 )
 
 SCHEMA_VERSION = 1
-#: Of records, decisions, members' use and compressed logs. Together they fit into the volume that
-#: an installation has by default (1 GiB): on a full one no record is written, so no job ends.
+#: Of records, decisions, members' use, their traffic, and compressed logs. Together they fit into
+#: the volume that an installation has by default (1 GiB): on a full one no record is written, so no
+#: job ends.
 RECORD_BYTES_MAX = 256 << 20
 FLEET_BYTES_MAX = 64 << 20
 USE_BYTES_MAX = 96 << 20
+TRAFFIC_BYTES_MAX = 32 << 20
 LOG_BYTES_MAX = 512 << 20
 _BUSY_TIMEOUT_MS = 5_000
 #: Records of one commit.
@@ -74,6 +78,7 @@ _SQL = Dialect(
     run_columns='finished_at_ms, uid, namespace, name, "user", state, started_at_ms, run',
 )  # fmt: skip
 _AUDIT = AuditTable("audit", "audit_sent", "?", "INTEGER")
+_TRAFFIC = TrafficTable("traffic", "?", "INTEGER")
 _JOBS_TABLE, _LOGS_TABLE = _SQL.create()[:4], _SQL.create()[4:]
 T = TypeVar("T")
 #: Runs a short blocking call somewhere and waits for its result, e.g. `asyncio.to_thread`.
@@ -210,6 +215,7 @@ def _later_tables(connection: sqlite3.Connection) -> tuple[str, ...]:
         *_SQL.create_fleet(),
         *_SQL.create_use(),
         *_AUDIT.create(),
+        *_TRAFFIC.create(),
     )
 
 
@@ -241,6 +247,8 @@ class SqliteHistory:
         self._use_bounds = _SQL.use_bounds(use_bytes_max)
         self._growth, self._fleet_growth = Growth(bytes_max), Growth(FLEET_BYTES_MAX)
         self._use_growth = Growth(use_bytes_max)
+        self._traffic_bounds = _TRAFFIC.bounds(TRAFFIC_BYTES_MAX)
+        self._traffic_growth = Growth(TRAFFIC_BYTES_MAX)
         self._audit_head = Head()
         self._turn = asyncio.Lock()
         #: A set that keeps the order in which they came.
@@ -320,6 +328,17 @@ class SqliteHistory:
     async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
         """See `History`."""
         return sums_of(await self._file.select(_SQL.sum_use(job_uids)))
+
+    async def record_traffic(self, records: Sequence[TrafficRecord]) -> None:
+        """See `History`."""
+        rows = list(map(astuple, records))
+        await self._file.write(
+            _TRAFFIC.upsert(), rows, bounds=self._traffic_bounds, growth=self._traffic_growth
+        )
+
+    async def traffic_of(self, job_uids: Sequence[str]) -> Mapping[str, JobTraffic]:
+        """See `History`."""
+        return traffic_sums(await self._file.select(_TRAFFIC.sum(job_uids)))
 
     async def append_audit(self, drafts: Sequence[Draft]) -> Appended:
         """See `History`."""

@@ -18,6 +18,7 @@ from fairlead.api.cluster.node_report import (
     REPORTED_CHECKS_MAX,
     REPORTED_CLASSES_MAX,
     REPORTED_DIFFERENCES_MAX,
+    REPORTED_ENDED_MAX,
     REPORTED_FAULTS_MAX,
     REPORTED_FLOWS_MAX,
     REPORTED_PODS_MAX,
@@ -190,6 +191,9 @@ def _traffic(found: TrafficUsage) -> ReportedTraffic:
                            each.sent, each.received, each.sent_rate, each.received_rate)
               for each in found.flows[:REPORTED_FLOWS_MAX]),
         tuple(each[:WHY_MAX] for each in found.blind_spots[:BLIND_SPOTS_MAX]),
+        tuple(ReportedFlow(each.traffic_class[:CLASS_NAME_MAX], each.namespace, sent=each.sent,
+                           received=each.received, pod=each.uid)
+              for each in found.ended[:REPORTED_ENDED_MAX]),
     )  # fmt: skip
 
 

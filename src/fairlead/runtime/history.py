@@ -26,7 +26,7 @@ from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import array_number_of
 from fairlead.api.jobs.run_facts import RunSummary
-from fairlead.api.jobs.use import AttemptUse, MemberUse, encode_use
+from fairlead.api.jobs.use import AttemptUse, JobTraffic, MemberUse, encode_use
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number
 from fairlead.api.values.times import parse_time
@@ -179,6 +179,20 @@ class UseQuery:
     limit: int = TASKS_MAX
 
 
+@dataclass(frozen=True, slots=True)
+class TrafficRecord:
+    """What one member had exchanged with one class of addresses when it ended, in bytes."""
+
+    id: str
+    pod_uid: str
+    namespace: str
+    job_uid: str
+    traffic_class: str
+    ended_at_ms: int
+    sent: int
+    received: int
+
+
 class History(Protocol):
     """Where records are kept. One that is durable outlives this process."""
 
@@ -221,6 +235,17 @@ class History(Protocol):
     async def use_of(self, job_uids: Sequence[str]) -> Mapping[str, tuple[AttemptUse, ...]]:
         """Return what the attempts of jobs used, by uid; jobs of which nothing is known are left
         out. HistoryError.
+        """
+        ...
+
+    async def record_traffic(self, records: Sequence[TrafficRecord]) -> None:
+        """Keep traffic of members, in place of earlier records of the same ids; HistoryError."""
+        ...
+
+    async def traffic_of(self, job_uids: Sequence[str]) -> Mapping[str, JobTraffic]:
+        """Return the sums of jobs, by uid; jobs of which none is known are left out.
+
+        HistoryError.
         """
         ...
 

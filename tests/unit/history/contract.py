@@ -8,7 +8,7 @@ from dataclasses import replace as with_fields
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.jobs.use import AttemptUse
+from fairlead.api.jobs.use import AttemptUse, ClassTraffic, JobTraffic
 from fairlead.api.meta import Condition
 from fairlead.runtime.history import (
     FleetQuery,
@@ -20,6 +20,7 @@ from fairlead.runtime.history import (
     LogStore,
     MemberLog,
     RunQuery,
+    TrafficRecord,
     UseQuery,
     UseRecord,
     record_of,
@@ -111,6 +112,32 @@ async def check_use(history: History) -> None:
     found = (await history.use_of(["j9"]))["j9"][0]
     assert found.cpu_milliseconds is not None, "a tenant's largest numbers have a sum"
     assert found.cpu_milliseconds > 2**63
+
+
+def traffic(
+    pod: str, name: str, sent: int, received: int = 0, *, job_uid: str = "j1",
+    namespace: str = "default", ended: int = 0,
+) -> TrafficRecord:  # fmt: skip
+    """What a member had exchanged with a class of addresses."""
+    return TrafficRecord(f"{pod}/{name}", pod, namespace, job_uid, name, ended, sent, received)
+
+
+async def check_traffic(history: History) -> None:
+    """Traffic is kept once for each pod and class, and its sums are exact, however large."""
+    most = (1 << 63) - 1
+    await history.record_traffic([
+        traffic("a", "internet", 3, 5), traffic("a", "internal", most, most),
+        traffic("b", "internal", most, 1), traffic("c", "internal", 0, 0),
+        traffic("d", "storage", 2**53 + 1, job_uid="j2", namespace="elsewhere"),
+    ])  # fmt: skip
+    await history.record_traffic([traffic("a", "internet", 4, 6), traffic("b", "internal", most)])
+    assert await history.traffic_of(["j1", "j2", "none"]) == {
+        "j1": JobTraffic(3, (
+            ClassTraffic("internal", 3, 2 * most, most), ClassTraffic("internet", 1, 4, 6),
+        )),
+        "j2": JobTraffic(1, (ClassTraffic("storage", 1, 2**53 + 1, 0),)),
+    }  # fmt: skip
+    assert await history.traffic_of(["none"]) == {}
 
 
 async def check_numbers(history: History) -> None:

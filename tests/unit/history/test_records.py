@@ -25,11 +25,13 @@ from tests.unit.history.contract import (
     check_queries,
     check_replacing,
     check_runs,
+    check_traffic,
     check_use,
     decision,
     decisions_of,
     ran,
     records_of,
+    traffic,
     use,
     uses_of,
 )
@@ -291,6 +293,47 @@ def test_a_file_from_before_use_was_recorded_takes_it(tmp_path: Path) -> None:
         await check_use(second)
         assert len(await records_of(second, HistoryQuery())) == 1
         await second.close()
+
+    run(main())
+
+
+def test_traffic_is_kept_once_for_each_pod_and_class_and_summed_up_exactly(
+    history: History,
+) -> None:
+    run(check_traffic(history))
+
+
+def test_a_file_from_before_traffic_was_recorded_takes_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        first = _open(tmp_path / "history.db")
+        await first.record(_record("a", ended=1))
+        await first.close()
+        with sqlite3.connect(tmp_path / "history.db") as connection:
+            connection.execute("DROP TABLE traffic")
+        second = _open(tmp_path / "history.db")
+        await check_traffic(second)
+        assert len(await records_of(second, HistoryQuery())) == 1
+        await second.close()
+
+    run(main())
+
+
+def test_traffic_of_one_namespace_without_end_drops_nothing_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        monkeypatch.setattr(sqlite, "TRAFFIC_BYTES_MAX", 512 * 1_000)
+        file = _open(tmp_path / "history.db")
+        await file.record_traffic([traffic("own", "internal", 7, job_uid="own")])
+        for n in range(30):
+            await file.record_traffic([
+                traffic(f"{n}-{i}", "internal", 1, job_uid="evil", namespace="evil", ended=n)
+                for i in range(100)
+            ])  # fmt: skip
+        found = await file.traffic_of(["own", "evil"])
+        assert found["own"].classes[0].sent == 7
+        assert 0 < found["evil"].members < 2_100
+        await file.close()
 
     run(main())
 

@@ -18,7 +18,7 @@ from fairlead.node.files import read_file
 from fairlead.node.node_report import UnreadableReport, decode_report, report_status
 from fairlead.node.report import Report, report_of
 from fairlead.node.shaping import ShapingUsage, TeamEgress
-from fairlead.node.traffic import FlowLine, TrafficUsage
+from fairlead.node.traffic import EndedTrafficLine, FlowLine, TrafficUsage
 
 
 def said(tree: HostTree) -> Report:
@@ -108,7 +108,10 @@ def test_whatever_an_agent_writes_is_a_report_within_its_bounds_or_is_refused(
     report = msgspec.structs.replace(
         said(tree),
         shaping=ShapingUsage("htb", shares="2026-01-01T00:00:00Z", teams=(team,)),
-        traffic=TrafficUsage(flows=(FlowLine("a", "team", "job", "internet", 1, 2, 3, 4),)),
+        traffic=TrafficUsage(
+            flows=(FlowLine("a", "team", "job", "internet", 1, 2, 3, 4),),
+            ended=(EndedTrafficLine("a", "uid", "internet", 1, 2),),
+        ),
     )
     whole = msgspec.json.decode(msgspec.json.encode(report))
     now, accepted, refused, longest = parse_time(report.at), 0, 0, 0

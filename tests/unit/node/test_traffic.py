@@ -27,6 +27,7 @@ from fairlead.node.traffic import (
     netlink,
     read_pods,
 )
+from fairlead.node.traffic.ended import EndedPods, EndedTrafficLine
 from fairlead.node.traffic.flows import JOBS_MAX, NAMESPACES_MAX, FlowGroup, FlowMeter
 from fairlead.node.traffic.host_pods import find_hosts
 from fairlead.node.traffic.netlink import Counted, NetworkDevice
@@ -201,6 +202,47 @@ def test_what_a_pod_that_ended_had_sent_moves_to_its_namespace_and_is_no_traffic
     meter.lines(counts(a=10**9, b=1), {}, 5.0)  # it has no element any more
     found = by_job(meter.lines(counts(ended=10**9, b=1), GROUPS, 10.0))
     assert found == {"": (10**9 + 1, 0)}
+
+
+def finals(*pods: str, **sizes: int) -> dict[str, int]:
+    cells = [(name, way) for name in ("internal", "internet") for way in ("out", "in")]
+    return {f"pod/ns/{uid}/{name}/{way}": sizes.get(f"{name}_{way}", 0)
+            for uid in pods for name, way in cells}  # fmt: skip
+
+
+def test_what_a_member_had_sent_stays_until_it_can_have_been_reported() -> None:
+    ended = EndedPods()
+    found = finals("a", internet_out=7, internet_in=5) | finals("b")
+    assert ended.surplus(found, {AddressOwner("ns", "b")}, 100.0) == set(finals("b"))
+    assert ended.lines == (EndedTrafficLine("ns", "a", "internet", 7, 5),)
+    assert ended.surplus(finals("a", internet_out=7, internet_in=5), (), 999.0) == set()
+    again = EndedPods()  # the agent is another one: it goes on from what the kernel has
+    assert again.surplus(finals("a", internet_out=7, internet_in=5), (), 999.0) == set()
+    assert again.lines == (EndedTrafficLine("ns", "a", "internet", 7, 5),)
+    assert ended.surplus(finals("a", internet_out=7), (), 1000.0) == set(finals("a"))
+    assert ended.lines == ()
+
+
+def test_a_member_that_sent_nothing_has_a_line_that_says_so() -> None:
+    ended = EndedPods()
+    assert ended.surplus(finals("a"), (), 0.0) == set()
+    assert ended.lines == (EndedTrafficLine("ns", "a", "internal", 0, 0),)
+
+
+def test_of_many_members_that_ended_the_latest_are_reported_and_those_of_others_stay() -> None:
+    ended = EndedPods()
+    there = {"pod/victim/v/internal/out": 7}
+    for n in range(100):
+        there |= finals(f"u{n:03}", internal_out=1)
+        for name in ended.surplus(there, (), float(n)):
+            del there[name]
+        assert len(there) <= 64 * 4
+    latest = [f"u{n:03}" for n in range(37, 100)]
+    assert [each.uid for each in ended.lines] == [*latest, "v"]
+    there |= {f"pod/ns/wide/own-{n}/out": 1 for n in range(88)}
+    ended.surplus(there, (), 101.0)
+    assert len(ended.lines) == 96
+    assert [each.uid for each in ended.lines if each.uid != "wide"] == [*latest[-7:], "v"]
 
 
 def test_a_counter_that_began_again_is_no_negative_rate_of_traffic() -> None:

@@ -41,6 +41,8 @@ DESTINATIONS_MAX = 16
 REPORTED_CLASSES_MAX = 8
 #: Lines of traffic: of 32 groups of pods and 8 classes.
 REPORTED_FLOWS_MAX = 192
+#: Lines of pods that have ended: 64 pods, most of them of one class.
+REPORTED_ENDED_MAX = 96
 CLASS_NAME_MAX = 20
 BLIND_SPOTS_MAX = 16
 #: Metrics of exporters that are reported, and their sketches: a metric of a pod, or of the rest.
@@ -393,6 +395,7 @@ class ReportedFlow(Wire, frozen=True):
     received: Annotated[int, doc("The same, received.", ge=0)] = 0
     sent_rate: Annotated[int, doc("Bits per second, over about a minute.", ge=0)] = 0
     received_rate: Annotated[int, doc("The same, received.", ge=0)] = 0
+    pod: Annotated[PlainName, doc("The uid of the pod that has ended; empty: not of one.")] = ""
 
 
 class ReportedTraffic(Wire, frozen=True):
@@ -408,6 +411,10 @@ class ReportedTraffic(Wire, frozen=True):
     blind_spots: Annotated[
         tuple[Annotated[str, doc(maxLength=WHY_MAX)], ...],
         doc("What is never counted.", maxItems=BLIND_SPOTS_MAX),
+    ] = ()
+    ended: Annotated[
+        tuple[ReportedFlow, ...],
+        doc("Bytes of members of jobs that ended a while ago.", maxItems=REPORTED_ENDED_MAX),
     ] = ()
 
 

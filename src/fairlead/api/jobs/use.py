@@ -83,6 +83,22 @@ class AttemptUse(Wire, frozen=True):
     is_partial: bool = False
 
 
+class ClassTraffic(Wire, frozen=True):
+    """Bytes that members of a job have exchanged with a class of addresses, and how many did."""
+
+    traffic_class: str
+    members: int
+    sent: int
+    received: int
+
+
+class JobTraffic(Wire, frozen=True):
+    """What nodes counted of the members of a job, in all attempts; of how many members."""
+
+    members: int
+    classes: tuple[ClassTraffic, ...] = ()
+
+
 class IdleRecord(Wire, frozen=True):
     """That a running job uses almost nothing of what it holds, as its owner was warned."""
 

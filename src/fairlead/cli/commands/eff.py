@@ -10,16 +10,17 @@ import click
 import msgspec
 
 from fairlead.api.jobs.job import Job
-from fairlead.api.jobs.use import MemberUse
+from fairlead.api.jobs.use import JobTraffic, MemberUse
 from fairlead.api.values.times import parse_time
 from fairlead.app.messages import UseLine
 from fairlead.cli.connection.common import Common, common, now
 from fairlead.cli.connection.completers import complete_jobs
-from fairlead.cli.records.ended_jobs import past_use, present_or_past_job
+from fairlead.cli.records.ended_jobs import past_traffic, past_use, present_or_past_job
 from fairlead.cli.views.efficiency import (
     account_lines,
     efficiency_facts,
     efficiency_text,
+    network_lines,
     plot_lines,
 )
 from fairlead.decide.attempts.usage import JobAccount, account_of
@@ -68,6 +69,7 @@ class PastEfficiency:
     job: Job
     attempt: int
     uses: Mapping[str, MemberUse]
+    traffic: JobTraffic | None = None
 
     @property
     def _result(self) -> Efficiency:
@@ -82,15 +84,16 @@ class PastEfficiency:
     def facts(self) -> dict[str, Any]:
         """It for programs."""
         return efficiency_facts(
-            self.job, self.attempt, self._result, self.uses, account=self._account
-        )
+            self.job, self.attempt, self._result, self.uses, account=self._account,
+            traffic=self.traffic,
+        )  # fmt: skip
 
     @property
     def lines(self) -> list[str]:
         """It in words."""
         note = "no member has ended of which a node said what it used"
         text = efficiency_text(self.job, self.attempt, self._result, note=note)
-        return [*text, *account_lines(self._account)]
+        return [*text, *network_lines(self.traffic), *account_lines(self._account)]
 
     @property
     def plot(self) -> list[str]:
@@ -109,7 +112,7 @@ def past_efficiency(
     lines = past_use(common_, store, query)
     shown = attempt or max((line.attempt for line in lines), default=job.status.attempt)
     uses = {line.task: line.use for line in _latest(lines) if line.attempt == shown}
-    return PastEfficiency(job, shown, uses)
+    return PastEfficiency(job, shown, uses, past_traffic(common_, store, job))
 
 
 def _latest(lines: list[UseLine]) -> list[UseLine]:

@@ -16,6 +16,7 @@ from fairlead.app.messages import HistoryLine
 from fairlead.cli.connection.common import Common, Format, common, now, seconds_of
 from fairlead.cli.connection.completers import words
 from fairlead.cli.formats.table import Align, Column, Row
+from fairlead.cli.formats.text import bytes_text
 from fairlead.cli.records.ended_jobs import past_lines, past_named
 from fairlead.cli.views.jobs import latest_attempt
 from fairlead.cli.views.usage import cost_text
@@ -123,9 +124,13 @@ COLUMNS: tuple[Column, ...] = (
     Column("EXIT", Align.RIGHT, wide_only=True),
     Column("NODES", wide_only=True),
     Column("GPU-HOURS", Align.RIGHT, wide_only=True),
+    Column("INTERNET-SENT", Align.RIGHT, wide_only=True),
+    Column("INTERNET-RECEIVED", Align.RIGHT, wide_only=True),
     Column("UID", wide_only=True),
     Column("REASON", may_cut=True),
 )
+#: The class of addresses that no list of prefixes has.
+_INTERNET = "internet"
 NAMESPACE_COLUMN = Column("NAMESPACE")
 COST_COLUMN = Column("COST", Align.RIGHT)
 #: The column before which that of the cost is, where a cost is known.
@@ -185,6 +190,15 @@ def _details(line: HistoryLine, job: Job | None) -> Row:
     return start, end, exit_, fold_names(_nodes(job)) or NONE, f"{hours:.2f}"
 
 
+def _internet(line: HistoryLine) -> Row:
+    """Return what members had sent to the internet and received from it, where it was counted."""
+    if line.traffic is None:
+        return NONE, NONE
+    found = [each for each in line.traffic.classes if each.traffic_class == _INTERNET]
+    return (bytes_text(sum(each.sent for each in found)),
+            bytes_text(sum(each.received for each in found)))  # fmt: skip
+
+
 def _row(line: HistoryLine, job: Job | None, now: float) -> Row:
     ended = line.finished_at_ms
     return (
@@ -199,6 +213,7 @@ def _row(line: HistoryLine, job: Job | None, now: float) -> Row:
         str(line.number or NONE),
         str(line.priority),
         *_details(line, job),
+        *_internet(line),
         line.uid,
         _why(line),
     )

@@ -10,6 +10,8 @@ import msgspec
 
 from fairlead.api.cluster.node_report import ReportedFlow
 from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.use import JobTraffic
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import JOB_NAME
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
@@ -18,6 +20,7 @@ from fairlead.api.values.egress import TrafficDirection
 from fairlead.cli.commands.doctor import access_flags
 from fairlead.cli.connection.common import Common, common
 from fairlead.cli.connection.transport import Api
+from fairlead.cli.records.ended_jobs import past_traffic, present_or_past_job
 from fairlead.cli.views.network import (
     BUDGET_COLUMNS,
     DESTINATION_COLUMNS,
@@ -33,8 +36,9 @@ from fairlead.cli.views.network import (
     traffic_rows,
     uncounted_words,
     why_lines,
+    with_ended,
 )
-from fairlead.input.errors import Code, fail
+from fairlead.input.errors import CliError, Code, fail
 from fairlead.model.asks.teams import TeamTable
 
 _PODS_MAX = 20
@@ -81,7 +85,8 @@ def traffic(common_: Common, *, by: str, team: str, job: str, traffic_class: str
     """Show what pods send and receive, by team, namespace or job and class.
 
     Rates are in bits per second over about a minute, sums since the nodes began to count. What a
-    job's ended pods have sent is in its namespace's line.
+    job's ended pods have sent is in its namespace's line; of a job that has ended, --job has it
+    from the history.
     """
     api = common_.connect()
     reports = list(api.list(NODE_REPORTS))
@@ -96,6 +101,13 @@ def traffic(common_: Common, *, by: str, team: str, job: str, traffic_class: str
         )  # fmt: skip
 
     lines = traffic_lines(reports, table.open_to, kind, wants=wants)
+    ended = _ended_job(common_, job) if job else None
+    if ended is not None and team in ("", ended[0].spec.team):
+        past, kept = ended
+        kept = msgspec.structs.replace(kept, classes=tuple(
+            each for each in kept.classes if traffic_class in ("", each.traffic_class)
+        ))  # fmt: skip
+        lines = with_ended(lines, past.spec.team, past.metadata.key, kept)
     notes = uncounted_words(reports, [each.metadata.name for each in api.list(NODES)])
     if common_.is_structured:
         common_.data({"traffic": msgspec.to_builtins(lines), "notCounted": notes})
@@ -103,6 +115,21 @@ def traffic(common_: Common, *, by: str, team: str, job: str, traffic_class: str
     common_.table(traffic_columns(kind), traffic_rows(lines, kind), empty="no traffic is reported")
     for each in notes:
         common_.note(f"not counted: {each}")
+
+
+def _ended_job(common_: Common, job: str) -> tuple[Job, JobTraffic] | None:
+    """Return a job that has ended, and what its members had exchanged; None for another."""
+    try:
+        found = present_or_past_job(common_, "", job)
+        traffic = past_traffic(common_, "", found)
+    except CliError as error:
+        problem = error.problems[0]
+        if problem.code not in (Code.NO_SUCH_JOB, Code.REFUSED):
+            raise
+        if problem.code is Code.REFUSED:
+            common_.note(f"whether a job of this name has ended is not known: {problem.message}")
+        return None
+    return None if traffic is None else (found, traffic)
 
 
 @network.command(

@@ -11,6 +11,7 @@ import msgspec
 
 from fairlead.api.jobs.job import Job, JobState
 from fairlead.api.jobs.job_array import JobArray
+from fairlead.api.jobs.use import JobTraffic
 from fairlead.api.meta import label_number
 from fairlead.api.names import DEFAULT_NAMESPACE
 from fairlead.api.values.indices import parse_indices
@@ -51,6 +52,16 @@ def past_use(common_: Common, store: str, query: Mapping[str, str]) -> list[UseL
     """
     source = _source(common_, store)
     return _read(source, Book.USE, _in_namespace(common_, source, query), UseLine)
+
+
+def past_traffic(common_: Common, store: str, job: Job) -> JobTraffic | None:
+    """Return what the members of a job that has ended had sent and received; None where no node
+    counted it, or the job has not ended.
+    """
+    if not job.is_finished:
+        return None
+    lines = past_lines(common_, store, {"uid": job.metadata.uid, "limit": "1"})
+    return lines[0].traffic if lines else None
 
 
 def _in_namespace(common_: Common, source: _Source, query: Mapping[str, str]) -> dict[str, str]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fairlead.api.jobs.job import Job
-from fairlead.api.jobs.use import MemberUse
+from fairlead.api.jobs.use import JobTraffic, MemberUse
 from fairlead.api.values import quantity
+from fairlead.cli.formats.text import bytes_text
 from fairlead.cli.views.words import amount_text
 from fairlead.decide.attempts.usage import JobAccount
 from fairlead.decide.efficiency import Efficiency
@@ -117,6 +118,19 @@ def _bars(series: Sequence[int | None]) -> str:
     )
 
 
+def network_lines(traffic: JobTraffic | None) -> list[str]:
+    """Return a line for each class of addresses; none where no node counted."""
+    if traffic is None:
+        return []
+    whose = f"({plural(traffic.members, 'member')} counted, in all attempts)"
+    return [
+        f"{'network' if n == 0 else '':<10}{each.traffic_class}: sent "
+        f"{bytes_text(each.sent)}, received {bytes_text(each.received)}"
+        f"{f'   {whose}' if n == 0 else ''}"
+        for n, each in enumerate(traffic.classes)
+    ]
+
+
 def account_lines(account: JobAccount) -> list[str]:
     """Return what all attempts held, and what that cost; nothing where they held no GPU."""
     if not account.gpu_hours:
@@ -128,8 +142,9 @@ def account_lines(account: JobAccount) -> list[str]:
 
 
 def efficiency_facts(
-    job: Job, attempt: int, found: Efficiency, uses: Mapping[str, MemberUse], *, account: JobAccount
-) -> dict[str, Any]:
+    job: Job, attempt: int, found: Efficiency, uses: Mapping[str, MemberUse], *,
+    account: JobAccount, traffic: JobTraffic | None = None,
+) -> dict[str, Any]:  # fmt: skip
     """Return it for programs: amounts in base units; what is not known is left out."""
     facts: dict[str, Any] = {
         "namespace": job.metadata.namespace, "job": job.metadata.name, "uid": job.metadata.uid,
@@ -152,6 +167,6 @@ def efficiency_facts(
                    for resource, amount in found.advice.items()},
         "gpuHours": round(account.gpu_hours, 4) or None,
         "cost": None if account.cost is None else round(account.cost, 4),
-        "tasks": dict(uses),
+        "traffic": traffic, "tasks": dict(uses),
     }  # fmt: skip
     return {name: value for name, value in facts.items() if value is not None}

@@ -15,6 +15,7 @@ from fairlead.api.cluster.node_report import (
     ReportedPodEgress,
 )
 from fairlead.api.cluster.team import Team
+from fairlead.api.jobs.use import JobTraffic
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.names import INTERNET_EGRESS, INTERNET_INGRESS, TEAM
 from fairlead.api.values.egress import TEAM_BITS_MIN, TrafficDirection, egress_bits, rate_text
@@ -164,6 +165,26 @@ def traffic_lines(
             seen.add(key)
     found = [TrafficLine(key[0], key[1], key[2], key[3], *sums[key]) for key in sorted(sums)]
     return sorted(found, key=lambda each: -(each.sends + each.receives))
+
+
+def with_ended(
+    lines: Iterable[TrafficLine], team: str, key: tuple[str, str], traffic: JobTraffic
+) -> list[TrafficLine]:
+    """Return the lines of a job with what its members that ended had exchanged; `key` is its
+    namespace and name.
+    """
+    left = {each.traffic_class: each for each in traffic.classes}
+    found: list[TrafficLine] = []
+    for line in lines:
+        ended = left.pop(line.traffic_class, None)
+        if ended is not None:
+            sent, received = line.sent + ended.sent, line.received + ended.received
+            line = msgspec.structs.replace(line, sent=sent, received=received)
+        found.append(line)
+    return found + [
+        TrafficLine(team, *key, each.traffic_class, 0, 0, each.sent, each.received, 0)
+        for each in left.values()
+    ]
 
 
 def traffic_columns(by: TrafficBy) -> tuple[Column, ...]:

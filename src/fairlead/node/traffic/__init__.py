@@ -2,7 +2,8 @@
 
 `classes` compiles prefix lists, `ruleset` says in nft's JSON what the kernel is to count, `nft` and
 `netlink` speak to the kernel, `pods` reads who has which address, `counting` keeps the kernel in
-step with the pods, `usage` adds up what was counted, and `flows` has it by job, with rates.
+step with the pods, `usage` adds up what was counted, `flows` has it by job, with rates, and `ended`
+keeps what members of jobs had sent until it is reported.
 Design: docs/design/network.md.
 """
 
@@ -14,12 +15,14 @@ from fairlead.node.traffic.counting import (
     read_usage,
     remove_table,
 )
+from fairlead.node.traffic.ended import EndedTrafficLine
 from fairlead.node.traffic.flows import FlowLine
 from fairlead.node.traffic.pods import PodSource, read_pods
 from fairlead.node.traffic.usage import PodLine, TrafficUsage, UsageLine
 
 __all__ = [
     "Counting",
+    "EndedTrafficLine",
     "FlowLine",
     "PodLine",
     "PodSource",

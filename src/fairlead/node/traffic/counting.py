@@ -21,10 +21,11 @@ from fairlead.node.traffic.classes import (
     intervals,
     shipped_lists,
 )
+from fairlead.node.traffic.ended import EndedPods
 from fairlead.node.traffic.flows import FlowGroup, FlowMeter
 from fairlead.node.traffic.host_pods import find_hosts, host_rules
 from fairlead.node.traffic.netlink import Counted
-from fairlead.node.traffic.pods import CountedPod, PodSource, owners, read_pods
+from fairlead.node.traffic.pods import PHASES_ENDED, CountedPod, PodSource, owners, read_pods
 from fairlead.node.traffic.ruleset import (
     DIRECTIONS,
     ENDED,
@@ -45,6 +46,8 @@ from fairlead.node.traffic.usage import PodLine, TrafficUsage
 NAMESPACES_MAX = 1000
 #: Fewer bytes between two looks say nothing about what is seen.
 _COVERAGE_BYTES_MIN = 1 << 20
+#: Pods of no job that are remembered as such; others are taken for members.
+_JOBLESS_MAX = 4096
 _OF_PODS = tuple(f"{each}/" for each in ENDED)
 _OF_ENDED = tuple(f"{each}/" for each in ENDED.values())
 
@@ -89,6 +92,8 @@ class Counting:
     _refused_why: str = ""
     _flows: FlowMeter = field(default_factory=FlowMeter)
     _groups: dict[AddressOwner, FlowGroup] = field(default_factory=dict[AddressOwner, FlowGroup])
+    _ended: EndedPods = field(default_factory=EndedPods)
+    _jobless: set[AddressOwner] = field(default_factory=set[AddressOwner])
 
     def __post_init__(self) -> None:
         self._plan = plan_of(self.own)
@@ -115,14 +120,20 @@ class Counting:
         self._seen = now
         spots = usage.blind_spots(links, has_rdma=self._has_rdma(), hosts=self._hosts_why)
         flows = self._flows.lines(counters, self._groups, self.host.now().uptime_seconds)
-        self._usage = TrafficUsage(usage.usage_lines(counters), part, spots, flows)
+        lines = usage.usage_lines(counters)
+        self._usage = TrafficUsage(lines, part, spots, flows, self._ended.lines)
         return TrafficFacts(self._usage, was_removed, unreadable)
 
     def _wanted(self) -> tuple[dict[Address, AddressOwner] | None, tuple[str, ...]]:
         """Return who is to be counted where; None, and why, while the pods cannot be read."""
         try:
             pods = read_pods(self.pods)
-            self._groups = {each.owner: each.group for each in pods}
+            self._groups = {each.owner: each.group for each in pods
+                            if each.status.phase not in PHASES_ENDED}  # fmt: skip
+            jobless = {each.owner for each in pods if not each.group.job}
+            self._jobless = (
+                jobless if len(self._jobless) > _JOBLESS_MAX else self._jobless | jobless
+            )
             self._hosts, self._hosts_why = find_hosts(self.host, pods)
             return owners(pods, netlink.addresses())
         except OSError as error:
@@ -203,17 +214,23 @@ class Counting:
     def _fold(self, counters: dict[str, Counted]) -> None:
         """Add counters of pods that nothing has led to for a whole look to their namespaces'.
 
-        A packet that was on its way when its element went is counted by then.
+        A packet that was on its way when its element went is counted by then. Those of members of
+        jobs stay for a while, so that they can be reported.
         """
         pods = ((name, each) for name, each in counters.items()
                 if name.startswith(_OF_PODS))  # fmt: skip
         idle = frozenset(name for name, each in pods if not each.uses)
-        finals = {name: counters[name][:2] for name in idle & self._idle}
+        finals = {name: counters[name] for name in idle & self._idle}
+        surplus = self._ended.surplus(
+            {name: each.size for name, each in finals.items()},
+            self._jobless | self._groups.keys(), self.host.now().uptime_seconds,
+        )  # fmt: skip
         ended = {name: counted[:2] for name, counted in counters.items()
                  if name.startswith(_OF_ENDED)}  # fmt: skip
-        self._idle = idle - finals.keys()
-        if finals:
-            nft.apply(fold(finals, ended, namespaces_max=NAMESPACES_MAX))
+        self._idle = idle - surplus
+        if surplus:
+            gone = {name: finals[name][:2] for name in surplus}
+            nft.apply(fold(gone, ended, namespaces_max=NAMESPACES_MAX))
 
     def _has_rdma(self) -> bool:
         try:

@@ -26,7 +26,7 @@ ADDRESSES_MAX = 16
 _SECONDS_MAX = 10.0
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _UID = re.compile(r"[A-Za-z0-9-]{1,64}")
-_ENDED = ("Succeeded", "Failed")
+PHASES_ENDED = ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def owners(
     counted = 0
     for pod in sorted(pods, key=_precedence, reverse=True):
         meta, addresses = pod.metadata, pod.status.pod_ips or []
-        if pod.spec.host_network or pod.status.phase in _ENDED or not addresses:
+        if pod.spec.host_network or pod.status.phase in PHASES_ENDED or not addresses:
             continue
         where = f"{meta.namespace}/{meta.name}"
         if not is_named_soundly(meta):

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from fairlead.node.traffic.ended import EndedTrafficLine
 from fairlead.node.traffic.flows import FlowLine
 from fairlead.node.traffic.netlink import Counted, NetworkDevice
 from fairlead.node.traffic.pods import CountedPod
@@ -49,13 +50,14 @@ class TrafficUsage(msgspec.Struct, frozen=True, rename="camel"):
 
     `coverage_permille` is the part of the bytes on pods' devices that was counted, between the
     last two looks; None when there were too few. `blind_spots` names what is never counted. `flows`
-    are the same bytes by job, with rates.
+    are the same bytes by job, with rates; `ended` are those of members that ended a while ago.
     """
 
     lines: tuple[UsageLine, ...] = ()
     coverage_permille: int | None = None
     blind_spots: tuple[str, ...] = ()
     flows: tuple[FlowLine, ...] = ()
+    ended: tuple[EndedTrafficLine, ...] = ()
 
 
 class SeenBytes(NamedTuple):
@@ -81,7 +83,7 @@ def usage_lines(counters: Mapping[str, Counted]) -> tuple[UsageLine, ...]:
 def top_pods(
     counters: Mapping[str, Counted], pods: Iterable[CountedPod], count: int
 ) -> tuple[PodLine, ...]:
-    """Return the lines of pods with the most bytes; of those that are gone there are none."""
+    """Return the lines of pods with the most bytes, also of members that ended a while ago."""
     names = {each.owner: each.metadata.name for each in pods}
     found = [
         PodLine(of.namespace, names.get(AddressOwner(of.namespace, of.uid), ""), of.uid,

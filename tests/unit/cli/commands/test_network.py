@@ -25,6 +25,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS, TEAMS
+from fairlead.api.status import NotFound
 from fairlead.api.values.egress import TrafficDirection
 from fairlead.cli.main import guarded
 from fairlead.input.errors import Exit
@@ -83,6 +84,8 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
 
     asyncio.run(write())
     serve(monkeypatch, api)
+    gone = NotFound("404 page not found")
+    api.logs = [[], [gone], [gone]]  # the history has no such job; then it cannot be read
 
     def run(*words: str) -> tuple[int, str, str]:
         code = guarded(list(words))
@@ -115,11 +118,15 @@ def test_traffic_is_added_up_by_team_namespace_and_job_with_what_is_not_counted(
     assert ["-", "(node)", "internal", "0", "0", "2Ki", "0B", "2"] in [
         line.split() for line in out.splitlines()
     ]
-    _, out, _ = cli("network", "traffic", "--job", "train-7", "--class", "internet", "-o", "json")
-    (line,) = json.loads(out)["traffic"]
-    assert (line["job"], line["sends"], line["sent"], line["nodes"]) == (
-        "train-7", 590 * M, 6 << 30, 2,
-    )  # fmt: skip
+    of_job = ("network", "traffic", "--job", "train-7", "--class", "internet", "-o", "json")
+    for said in ("", "whether a job of this name has ended is not known"):
+        _, out, err = cli(*of_job)
+        (line,) = json.loads(out)["traffic"]
+        assert (line["job"], line["sends"], line["sent"], line["nodes"]) == (
+            "train-7", 590 * M, 6 << 30, 2,
+        )  # fmt: skip
+        assert bool(said) == ("not known" in err)
+        assert said in err
     _, out, err = cli("network", "traffic", "--team", "audio")
     assert (out, "no traffic is reported" in err) == ("", True)
 
