@@ -20,13 +20,23 @@ from contextlib import suppress
 from itertools import repeat
 from pathlib import Path
 
+import msgspec
 import numpy as np
 from tests.e2e.net_world import INTERNET4, NetWorld
 
 from bench.harness import Report, cpu_slowness
+from fairlead.api.values.egress import BITS_MAX, TrafficDirection
+from fairlead.api.values.times import format_time
 from fairlead.decide.network import divide
 from fairlead.node.host import Host
-from fairlead.node.shaping import MechanismChoice, Shaping, ShapingOptions, remove_shaping
+from fairlead.node.shaping import (
+    EgressRates,
+    MechanismChoice,
+    Shaping,
+    ShapingOptions,
+    remove_shaping,
+)
+from fairlead.node.shaping.limits import DestinationRate
 from fairlead.node.traffic import Counting, PodSource, PrefixList, plan_of, read_usage, remove_table
 from fairlead.node.traffic.nft import apply
 from fairlead.node.traffic.ruleset import AddressOwner, CountingRules, set_up
@@ -85,6 +95,28 @@ def _shapes(mechanism: MechanismChoice, first: int) -> Callable[[], None]:
     return shape
 
 
+def _named(mechanism: MechanismChoice, *to: str) -> Callable[[], None]:
+    """Return what makes the node limit all pods to a destination of 500 prefixes and those given,
+    to more than is sent.
+    """
+
+    def shape() -> None:
+        own = [*_prefixes(PREFIXES), *(PrefixList("storage", (ipaddress.IPv4Network(each),))
+                                       for each in to)]  # fmt: skip
+        share = DestinationRate("storage", TrafficDirection.EGRESS, BITS_MAX, BITS_MAX)
+        rates = EgressRates(1, format_time(time.time()), (), destinations=(share,))
+        with tempfile.TemporaryDirectory() as name:
+            file, given = Path(name) / "pods.json", Path(name) / "rates.json"
+            file.write_text(_listed(0, {}))
+            given.write_bytes(msgspec.json.encode(rates))
+            options = ShapingOptions(mechanism, rates=str(given))
+            found = Shaping(PodSource(str(file)), Host().now, own, options).read()
+        assert found.usage.mechanism == ("limit" if mechanism is MechanismChoice.LIMIT else "htb")
+        assert [each.pods for each in found.usage.destinations] == [PODS]
+
+    return shape
+
+
 def _listed(first: int, annotations: dict[str, str], end: int = PODS) -> str:
     return json.dumps({"items": [
         {"metadata": {"name": f"pod-{n}", "namespace": f"team-{n % 8}", "uid": f"uid-{n}",
@@ -117,6 +149,9 @@ def _packets(report: Report, world: NetWorld) -> None:
         "bare": lambda: None, "one": _counts(1, 0), "pods": _counts(PODS, PREFIXES),
         "many": _counts(MANY, MANY), "free": _shapes(MechanismChoice.AUTO, 1),
         "htb": _shapes(MechanismChoice.AUTO, 0), "limit": _shapes(MechanismChoice.LIMIT, 0),
+        "named_htb": _named(MechanismChoice.AUTO, f"{INTERNET4}/32"),
+        "named_limit": _named(MechanismChoice.LIMIT, f"{INTERNET4}/32"),
+        "beside_named": _named(MechanismChoice.AUTO),
     }  # fmt: skip
     with world.outside.inside():
         sink = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -139,11 +174,12 @@ def _packets(report: Report, world: NetWorld) -> None:
                 costs[name] = min(_sent(sender, PACKETS) for _ in range(TRIES))
             for pair in (
                 ("pods", "bare"), ("many", "one"), ("free", "bare"), ("htb", "bare"),
-                ("limit", "bare"),
+                ("limit", "bare"), ("named_htb", "bare"), ("named_limit", "bare"),
+                ("beside_named", "bare"),
             ):  # fmt: skip
                 ratios.setdefault(pair, []).append(costs[pair[0]] / costs[pair[1]])
     report.add("network.packet_ratio", statistics.median(ratios["pods", "bare"]), "x bare")
-    for name in ("free", "htb", "limit"):
+    for name in ("free", "htb", "limit", "named_htb", "named_limit", "beside_named"):
         report.add(f"network.{name}_ratio", statistics.median(ratios[name, "bare"]), "x bare")
     report.add("network.flat_ratio", statistics.median(ratios["many", "one"]), "x one pod")
 
