@@ -33,8 +33,9 @@ class Ssh:
     """OpenSSH's programs with a configuration that `ssh-config --install` wrote."""
 
     shell: Shell
-    #: Of the socket by which programs share a connection.
+    #: Of the socket by which programs share a connection, and the process that has it.
     control: str = "none"
+    pid: int = 0
 
     @property
     def root(self) -> Path:
@@ -85,13 +86,14 @@ def ssh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ssh]:
 @pytest.fixture(scope="module")
 def master(ssh: Ssh) -> Iterator[Ssh]:
     """One connection that the programs of several tests share."""
-    shared = Ssh(ssh.shell, str(ssh.root / "master"))
+    control = str(ssh.root / "master")
     first = subprocess.Popen(
-        shared.command("-M", "-N", "one.fairlead"), env=ssh.environment, cwd=ssh.root,
+        Ssh(ssh.shell, control).command("-M", "-N", "one.fairlead"),
+        env=ssh.environment, cwd=ssh.root,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     eventually((ssh.root / "master").exists, True)
-    yield shared
+    yield Ssh(ssh.shell, control, first.pid)
     first.terminate()
     first.wait(PATIENCE_SECONDS)
 
@@ -217,9 +219,10 @@ for path in sys.argv[1:]:
 def test_another_user_of_the_machine_does_not_get_between(master: Ssh) -> None:
     master.run("one.fairlead", "true")
     found = subprocess.run(
-        ["pgrep", "-f", "fairlead ssh-proxy -- one.fairlead"], capture_output=True, check=True
-    )
-    pid = found.stdout.split()[0].decode()
+        ["pgrep", "-P", str(master.pid), "-f", "fairlead ssh-proxy -- one.fairlead"],
+        capture_output=True, check=True,
+    )  # fmt: skip
+    pid = found.stdout.decode().strip()
     sockets = {str(each.readlink()) for each in Path(f"/proc/{pid}/fd").iterdir() if each.exists()}
     for table in ("tcp", "tcp6", "unix"):
         lines = Path(f"/proc/net/{table}").read_text().splitlines()[1:]
@@ -266,6 +269,7 @@ def test_what_does_not_run_is_said(ssh: Ssh) -> None:
     assert waiting.stdout.readline() == b"began\n"
     ssh.shell.run("cancel", "later")
     assert waiting.wait(PATIENCE_SECONDS) == 137
+    eventually(lambda: ssh.shell.state("later"), "Cancelled")
     said = ssh.run("later.fairlead", "true", code=255).stderr
     assert b"job later has ended: Cancelled" in said
 

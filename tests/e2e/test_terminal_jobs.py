@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
@@ -22,9 +22,13 @@ pytestmark = pytest.mark.e2e
 @pytest.fixture(scope="module")
 def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
     world = Shell(tmp_path_factory.mktemp("pty"))
-    world.up("--nodes", "0", "--listen", "127.0.0.1:0")
-    yield world
-    world.down()
+    # Of this world alone, and not below pytest's, which other users are kept out of.
+    with TemporaryDirectory(prefix="pty-") as places:
+        Path(places).chmod(0o1777)
+        world.environment["TMPDIR"] = places
+        world.up("--nodes", "0", "--listen", "127.0.0.1:0")
+        yield world
+        world.down()
 
 
 def run_pty(shell: Shell, name: str, *command: str, flags: tuple[str, ...] = ()) -> Terminal:
@@ -65,11 +69,10 @@ def test_another_user_of_the_machine_can_neither_end_the_job_nor_read_its_pipe(
     """The name of the pipe stands in the arguments of a process, which all users can read."""
     terminal = run_pty(shell, "private", "sh", "-c", "echo up; read a; exit $a")
     terminal.until(b"up\r\n")
-    seen = ["pgrep", "-af", "fairlead-run"]
-    found = subprocess.run(seen, capture_output=True, text=True, check=True)
-    tokens = set(re.findall(r"fairlead-run ([0-9a-f]{16})\b", found.stdout))
-    pipes = [each for token in tokens for each in Path("/").glob(f"tmp/.fairlead-run-{token}")]
-    assert pipes
+    pipes = list(Path(shell.environment["TMPDIR"]).glob(".fairlead-run-*"))
+    assert len(pipes) == 1
+    seen = ["pgrep", "-f", f"fairlead-run {pipes[0].name.rpartition('-')[2]}"]
+    assert subprocess.run(seen, capture_output=True, check=True).stdout
     for pipe in pipes:
         for access in (f"exec 3>{pipe}", f"exec 3<{pipe}"):
             tried = subprocess.run(

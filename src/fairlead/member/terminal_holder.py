@@ -58,6 +58,8 @@ RETURN_SECONDS = 15.0
 END_SECONDS, END_RETURN_SECONDS = 10.0, 60.0
 JOIN_SECONDS = 60.0
 KILL_SECONDS = 5.0
+#: For the viewer to be sent why the session ends, before it does.
+SAY_SECONDS = 2.0
 #: The time limit and the idle limit are warned of so long before.
 WARNING_SECONDS = (300.0, 60.0)
 #: The exit code of a program that was ended: 128 + SIGHUP.
@@ -115,7 +117,7 @@ class TerminalHolder:
         self._typed, self._input = bytearray(), 0  # not read yet; taken of this viewer so far
         self._modes = Modes()
         self._pid, self._terminal, self._code = 0, -1, -1
-        self._is_drained = self._is_left = self._is_told = False
+        self._is_drained = self._is_left = self._is_told = self._is_hung_up = False
         self._why = ""
         self._began_at = time.time()
         now = time.monotonic()
@@ -367,11 +369,12 @@ class TerminalHolder:
             if self._code >= 0 and now > self._ended_at + KILL_SECONDS:
                 self._is_drained = True  # something else keeps on writing
             return
-        if self._kill_at and now > self._kill_at:
-            _signal_session(self._pid, signal.SIGKILL)
+        if self._kill_at:
+            self._hang_up(now)
+            return
         if self._limit_at:
             self._warn("the job ends at its time limit", self._limit_at - now)
-        if not self._program.idle_seconds or self._kill_at:
+        if not self._program.idle_seconds:
             return
         left = self._used_at + self._program.idle_seconds - now
         if left > 0:
@@ -381,9 +384,19 @@ class TerminalHolder:
             return
         self._why = f"it was idle for {_duration(self._program.idle_seconds)}"
         self._say(f"the session ends: {self._why}")
-        _signal_session(self._pid, signal.SIGHUP)
-        _signal_session(self._pid, signal.SIGCONT)
-        self._kill_at = now + KILL_SECONDS
+        self._kill_at = now + SAY_SECONDS + KILL_SECONDS
+
+    def _hang_up(self, now: float) -> None:
+        """End the program once its viewer has the reason: the container may end with it."""
+        viewer = self._viewer
+        is_said = viewer is None or (viewer.sent >= self._end and not viewer.out)
+        if not self._is_hung_up and (is_said or now > self._kill_at - KILL_SECONDS):
+            self._is_hung_up = True
+            self._kill_at = now + KILL_SECONDS
+            _signal_session(self._pid, signal.SIGHUP)
+            _signal_session(self._pid, signal.SIGCONT)
+        elif now > self._kill_at:
+            _signal_session(self._pid, signal.SIGKILL)
 
     def _warn(self, what: str, left: float, whole: float = 1e9) -> None:
         passed = [each for each in WARNING_SECONDS if left <= min(each, whole / 2)]
@@ -434,7 +447,10 @@ def _become(command: list[str], terminal: int) -> None:
 
 
 def _signal_session(leader: int, number: int) -> None:
+    """Signal the leader first: a shell that outlives its command by an instant reports its end."""
+    with suppress(OSError):
+        os.kill(leader, number)
     for name in os.listdir("/proc"):  # noqa: PTH208
         with suppress(OSError, ValueError):
-            if os.getsid(int(name)) == leader:
+            if int(name) != leader and os.getsid(int(name)) == leader:
                 os.kill(int(name), number)

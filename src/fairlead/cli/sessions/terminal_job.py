@@ -47,7 +47,7 @@ from fairlead.input.errors import CliError, Exit
 JOIN_SECONDS = 60
 #: So long a job may take to end after its program, before it is cancelled.
 END_SECONDS_MAX = 30.0
-#: Between the end of the program and that of the holder, for output that is still on its way.
+#: Between the end of the program and that of the job, for output that is still on its way.
 LINGER_SECONDS = 1
 #: The exit code of a job whose session was lost: 128 + SIGHUP.
 LOST = 129
@@ -73,7 +73,7 @@ trap 'exit 143' TERM
 exec 3<"$path"
 code=
 read -r code <&3
-[ -z "$code" ] || sleep {LINGER_SECONDS}
+sleep {LINGER_SECONDS}
 [ -n "$code" ] || echo "no exit code: the session was idle for too long, was lost, or never came"
 exit "${{code:-{LOST}}}"
 """
