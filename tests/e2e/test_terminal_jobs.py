@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -158,6 +159,29 @@ def test_a_node_that_is_killed_meanwhile_is_joined_again_and_the_exit_code_is_th
     terminal.type(b"4\n")
     assert terminal.end() == 4
     eventually(lambda: shell.state("crash"), "Failed", seconds=60)
+
+
+def test_what_the_terminal_shows_is_kept_in_the_log_of_the_job_where_that_is_asked_for(
+    shell: Shell,
+) -> None:
+    shows = "stty -echo; echo \033[1mbold\033[0m; read secret; stty echo; read code; exit $code"
+    flags = ("--cpus", "50m", "--log")
+    terminal = run_pty(shell, "logged", "sh", "-c", shows, flags=flags)
+    terminal.until(b"is kept in the log of the job, which others may read")
+    terminal.until(b"bold")
+    terminal.type(b"hunter2\n")
+    eventually(lambda: b"session" in shell.run("logs", "logged").out.encode(), True)
+    found = json.loads(shell.run("sessions", "logged", "-o", "json").out)
+    assert [each["is_logged"] for each in found] == [True]
+    terminal.type(b"6\n")
+    assert terminal.end() == 6
+    begin = f"[session {found[0]['name']}] "
+    lines = [each for each in shell.run("logs", "logged").out.splitlines() if each]
+    assert all(each.startswith(begin) for each in lines)
+    assert f"{begin}bold" in lines
+    assert f"{begin}6" in lines
+    assert not any("hunter2" in each or "\x1b" in each for each in lines)
+    assert shell.run("logs", "zero").out == "", "a session without the flag"
 
 
 def test_what_cannot_have_a_terminal_is_refused_with_what_to_do(shell: Shell) -> None:

@@ -38,6 +38,7 @@ from fairlead.input.yamlmarks import YamlTooLarge
 from fairlead.kube.decoding import Decoders
 from fairlead.kube.protocol import LineSplitter
 from fairlead.member.terminal_frames import Frames, Modes
+from fairlead.member.terminal_log import PlainLines
 from fairlead.model.claimed.device_selectors import ExpressionError, look
 from fairlead.node.machine_tests.program import Broken
 from fairlead.node.node_report import UnreadableReport
@@ -308,6 +309,8 @@ def _streams() -> Iterator[Target]:
     yield Target(
         "runtime.loglines:LineCutter.feed", lines, parser=_fed(lambda: LineCutter(b"a ").feed)
     )
+    yield Target("member.terminal_log:PlainLines.feed", (b"a\x1b[1mb\r\n\x1b[?1049hx\x1b[?1049l",),
+                 parser=_fed(lambda: PlainLines().feed))  # fmt: skip
     yield Target("run:RunFold.take", (b'{"metric":"loss","value":1,"step":2}', b'{"param":"a"}'),
                  parser=lambda data: RunFold().take(data))  # fmt: skip
     watched = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}'
@@ -358,6 +361,7 @@ def _audit_log(data: bytes) -> object:
 TARGETS: tuple[Target, ...] = tuple(_rows())
 #: Of a name like those of parsers, and none of strangers' bytes.
 NO_PARSERS = {
+    "member.terminal_log:SessionLog.feed": "has PlainLines read it",
     "input.sections:parse": "called by the parsers of files above, with their types",
     "embedded.resource_info:FieldReader.read": "reads objects that the server has encoded itself",
     "kube.http1:AnswerReader.feed": "reads what tests/property/test_http1.py draws",

@@ -20,7 +20,7 @@ import termios
 import time
 from contextlib import suppress
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fairlead.member.terminal_frames import (
     ACK,
@@ -46,6 +46,9 @@ from fairlead.member.terminal_frames import (
     Modes,
     frame,
 )  # fmt: skip
+
+if TYPE_CHECKING:
+    from fairlead.member.terminal_log import SessionLog
 
 GUESTS_MAX = 8
 #: What waits to be sent to one connection.
@@ -97,17 +100,23 @@ class _Guest:
 
 
 class HeldProgram(NamedTuple):
-    """What is run, and what it is called. `idle_seconds` 0: without a limit."""
+    """What is run, and what it is called. `idle_seconds` 0: without a limit.
+
+    `log` is the path of the pipe that takes what is shown; "": it is not kept.
+    """
 
     idle_seconds: float
     title: str
     command: list[str]
+    log: str = ""
 
 
 class TerminalHolder:
     """Holds one program's terminal until the program has ended."""
 
-    def __init__(self, listener: socket.socket, program: HeldProgram) -> None:
+    def __init__(
+        self, listener: socket.socket, program: HeldProgram, log: SessionLog | None = None
+    ) -> None:
         self._listener, self._program = listener, program
         self._guests: list[_Guest] = []
         self._viewer: _Guest | None = None
@@ -125,6 +134,9 @@ class TerminalHolder:
         self._ended_at = self._kill_at = self._quiet_until = 0.0
         self._limit_at = 0.0  # of the job's time
         self._warned: dict[str, float] = {}
+        self._log = log
+        if self._log is not None:
+            self._say("what is shown here is kept in the log of the job, which others may read")
         self._wake, wake = os.pipe()
         os.set_blocking(self._wake, False)
         os.set_blocking(wake, False)
@@ -156,6 +168,10 @@ class TerminalHolder:
             for guest in tuple(self._guests):
                 self._attend(guest, guest in readable)
             self._look(time.monotonic())
+            if self._log is not None:
+                self._log.flush()
+        if self._log is not None:
+            self._log.close()
 
     @property
     def _end(self) -> int:
@@ -203,6 +219,8 @@ class TerminalHolder:
 
     def _keep(self, data: bytes) -> None:
         self._modes.feed(data)
+        if self._log is not None:
+            self._log.feed(data)
         self._kept += data
         over = len(self._kept) - (WINDOW_BYTES + SCROLLBACK_BYTES + 2 * CHUNK_BYTES)
         if over > 0:
@@ -411,6 +429,7 @@ class TerminalHolder:
             "name": os.getpid(), "command": self._program.title[:1000], "idle": idle,
             "began": self._began_at, "is_joined": self._viewer is not None,
             "idle_limit": self._program.idle_seconds, "is_ended": self._code >= 0,
+            "is_logged": self._log is not None,
         }  # fmt: skip
 
 

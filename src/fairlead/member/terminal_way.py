@@ -29,6 +29,8 @@ from fairlead.member.terminal_frames import (
     MAGIC,
     NO_SESSION,
     NOT_HELD,
+    NOT_LOGGED,
+    WHOSE,
     Frames,
     frame,
 )  # fmt: skip
@@ -45,7 +47,6 @@ _PREFIX = ".fairlead-session-"
 _PLACES = ("/tmp", "/dev/shm")  # noqa: S108 # a random name, mode 0700, checked
 #: By the descriptor of its directory, however long the name of that is.
 _SOCKET = "/proc/self/fd/{}/socket"
-_WHOSE = ("FAIRLEAD_JOB_UID", "FAIRLEAD_ATTEMPT", "FAIRLEAD_ROLE", "FAIRLEAD_INDEX")
 
 
 def _places() -> list[str]:
@@ -53,7 +54,7 @@ def _places() -> list[str]:
 
 
 def _prefix() -> str:
-    whose = "-".join(os.environ.get(name, "") for name in _WHOSE)
+    whose = "-".join(os.environ.get(name, "") for name in WHOSE)
     return f"{_PREFIX}{re.sub(r'[^A-Za-z0-9.-]', '', whose)[:180]}-"
 
 
@@ -145,7 +146,12 @@ def _hold(listener: socket.socket, path: str, program: HeldProgram) -> None:
             os.dup2(nothing, number)
         os.closerange(3, listener.fileno())
         os.closerange(listener.fileno() + 1, 1024)
-        TerminalHolder(listener, program).run()
+        log = None
+        if program.log:
+            from fairlead.member.terminal_log import SessionLog
+
+            log = SessionLog(program.log, str(os.getpid()))
+        TerminalHolder(listener, program, log).run()
     finally:
         _remove(path)
         os._exit(0)
@@ -153,6 +159,13 @@ def _hold(listener: socket.socket, path: str, program: HeldProgram) -> None:
 
 def _open(program: HeldProgram) -> socket.socket:
     """Start a holder, and return a connection to it."""
+    if program.log:
+        from fairlead.member.terminal_log import first_output
+
+        log, why = first_output(os.environ)
+        if not log:
+            _refuse(NOT_LOGGED, f"the job's log does not take what is shown: {why}")
+        program = program._replace(log=log)
     for _, other in _connections(_PREFIX):  # on a machine of many members, of ended ones, too
         other.close()
     made = _listen()
@@ -219,14 +232,17 @@ def _write(data: bytes) -> None:
 
 
 def main(argv: list[str]) -> int:
-    """Entry of `open IDLE_SECONDS TITLE COMMAND...`, `join NAME` and `list`."""
+    """Entry of `open IDLE_SECONDS LOG TITLE COMMAND...`, `join NAME` and `list`.
+
+    LOG is not empty where what is shown is kept in the job's log.
+    """
     if argv[0] == "list":
         for _, connection in _connections(_prefix()):
             said = _ask(connection)
             if said is not None and not said["is_ended"]:
                 _write(json.dumps(said).encode() + b"\n")
     elif argv[0] == "open":
-        _carry(_open(HeldProgram(float(argv[1]), argv[2], argv[3:])))
+        _carry(_open(HeldProgram(float(argv[1]), argv[3], argv[4:], argv[2])))
     else:
         _carry(_join(argv[1]))
     return 0

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairlead.cli.sessions.held_terminal import WAY, LeaveKey
-from fairlead.member import terminal_frames, terminal_holder, terminal_way
+from fairlead.member import terminal_frames, terminal_holder, terminal_log, terminal_way
 from fairlead.member.terminal_frames import FRAME_BYTES_MAX, HEAD, Frames, Modes, frame
 
 KINDS = st.binary(min_size=1, max_size=1)
@@ -86,7 +86,7 @@ def test_the_key_that_leaves_is_kept_from_the_program(
     assert answers[-1][1] is leaves
 
 
-@pytest.mark.parametrize("module", [terminal_frames, terminal_holder, terminal_way])
+@pytest.mark.parametrize("module", [terminal_frames, terminal_holder, terminal_log, terminal_way])
 def test_what_is_sent_into_members_can_be_read_by_python_3_8_and_imports_nothing_else(
     module: object,
 ) -> None:
@@ -96,5 +96,5 @@ def test_what_is_sent_into_members_can_be_read_by_python_3_8_and_imports_nothing
         each.module for each in ast.walk(tree)
         if isinstance(each, ast.ImportFrom) and each.module and each.module.startswith("fairlead")
     }  # fmt: skip
-    assert own <= {"fairlead.member.terminal_frames", "fairlead.member.terminal_holder"}
+    assert own <= {f"fairlead.member.terminal_{each}" for each in ("frames", "holder", "log")}
     assert len(WAY.text) < 64 << 10

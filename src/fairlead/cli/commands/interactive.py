@@ -15,7 +15,15 @@ from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import ProgramOutput
 from fairlead.cli.records.members import parse_reference, running_members, task_of
-from fairlead.cli.sessions.foreground import IDLE_HELP, SHELL, HeldSession, idle_limit, run_one
+from fairlead.cli.sessions.foreground import (
+    IDLE_HELP,
+    LOG_HELP,
+    SHELL,
+    HeldSession,
+    SessionRules,
+    idle_limit,
+    run_one,
+)
 from fairlead.input.errors import CliError, Code, Exit, fail
 from fairlead.runtime.loglines import LineCutter
 
@@ -69,12 +77,14 @@ def exec_(
       fairlead shell train-1
       fairlead shell train-1/worker-3
       fairlead shell train-1 --idle 12h
+      fairlead shell train-1 --log        and read it later: fairlead logs train-1
     """
 )
 @click.argument("job", metavar="JOB[/MEMBER]", shell_complete=complete_jobs)
 @click.option("--idle", metavar="DURATION", default="", help=IDLE_HELP)
+@click.option("--log", "is_logged", is_flag=True, help=LOG_HELP)
 @common(output=False)
-def shell(common_: Common, *, job: str, idle: str) -> int:
+def shell(common_: Common, *, job: str, idle: str, is_logged: bool) -> int:
     """Open a shell beside a member of a job: bash, or sh where there is none.
 
     It ends with the member. Ctrl-] d, or the loss of this terminal, leaves it running there, for
@@ -86,7 +96,8 @@ def shell(common_: Common, *, job: str, idle: str) -> int:
     found, pods = running_members(api, space, parse_reference(job))
     limit = idle_limit(common_, api, seconds_of(idle, "--idle") if idle else None)
     common_.note(f"shell in {task_of(pods[0])} ({pods[0].metadata.name})")
-    return HeldSession(common_, found, pods[0]).open(("sh", "-c", SHELL), limit, "shell").code
+    rules = SessionRules(limit, is_logged)
+    return HeldSession(common_, found, pods[0]).open(("sh", "-c", SHELL), rules, "shell").code
 
 
 @click.command(

@@ -43,6 +43,8 @@ class Session(msgspec.Struct, frozen=True):
     idle: float
     idle_limit: float
     is_joined: bool
+    #: What it shows is kept in the job's log.
+    is_logged: bool
 
 
 class FoundSession(msgspec.Struct, frozen=True):

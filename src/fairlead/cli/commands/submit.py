@@ -19,7 +19,7 @@ from fairlead.cli.job_request.flags import FLAGS, Flag, FlagValue, FlagValues
 from fairlead.cli.job_request.jobspec import SCRIPT_BYTES_MAX, Program, Script
 from fairlead.cli.job_request.request import JobRequest, parse_request
 from fairlead.cli.script.sbatch_lines import GivenOption
-from fairlead.cli.sessions.foreground import IDLE_HELP, require_one_program
+from fairlead.cli.sessions.foreground import IDLE_HELP, LOG_HELP, require_one_program
 from fairlead.cli.submitting.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.submitting.work import (
     CheckedWork,
@@ -157,10 +157,12 @@ def submit_script(
 @click.option("--pty", is_flag=True,
               help="Give the command this terminal; the job ends with the command.")  # fmt: skip
 @click.option("--idle", metavar="DURATION", default="", help=IDLE_HELP)
+@click.option("--log", "is_logged", is_flag=True, help=LOG_HELP)
 @job_flags
 @common(output=False)
 def run(
-    common_: Common, *, command: tuple[str, ...], pty: bool, idle: str, **options: Any
+    common_: Common, *, command: tuple[str, ...], pty: bool, idle: str, is_logged: bool,
+    **options: Any,
 ) -> int:  # fmt: skip
     """Queue a command as a job and follow it.
 
@@ -186,9 +188,9 @@ def run(
     if pty:
         from fairlead.cli.sessions.terminal_job import TerminalJob
 
-        return _run_in_terminal(common_, request, TerminalJob(command, idle))
-    if idle:
-        raise fail(Code.BAD_COMBINATION, "--idle is about the terminal of --pty")
+        return _run_in_terminal(common_, request, TerminalJob(command, idle, is_logged=is_logged))
+    for flag in ("--idle",) * bool(idle) + ("--log",) * is_logged:
+        raise fail(Code.BAD_COMBINATION, f"{flag} is about the terminal of --pty")
     program = Program(command, stdin=read_input(STANDARD_INPUT, common_.note))
     api, job = submit_request(common_, request, program)
     return follow_job(common_, api, job.metadata.key)

@@ -33,6 +33,10 @@ IDLE_HELP = (
     "End the session, and the command, once nothing was typed or shown in a joined terminal for "
     "so long; 0s: never. [default: the setting sessions.idleSeconds, 4h]"
 )
+#: Of the flag --log.
+LOG_HELP = (
+    "Keep what the terminal shows in the job's log, as text; whoever may read that log reads it."
+)
 #: For `sh -c`: the shell that people expect, where there is one.
 SHELL = "exec $(command -v bash || echo sh)"
 #: The exit code of what ended with its container: 128 + SIGKILL.
@@ -84,6 +88,16 @@ class HeldEnd:
     is_gone: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class SessionRules:
+    """How long a session stays where nothing is typed or shown (0: for ever), and whether the job's
+    log has what it shows.
+    """
+
+    idle_seconds: float
+    is_logged: bool = False
+
+
 @dataclass(slots=True)
 class HeldSession:
     """A terminal in a member of a job that is joined with this one."""
@@ -92,19 +106,22 @@ class HeldSession:
     job: Job
     pod: Pod
 
-    def open(self, command: tuple[str, ...], idle_seconds: float, called: str) -> HeldEnd:
+    def open(self, command: tuple[str, ...], rules: SessionRules, called: str) -> HeldEnd:
         """Run a command on a terminal that stays, and join it. ApiError, CliError.
 
-        It ends once nothing was typed or shown for `idle_seconds`; 0: never. `called` is what the
-        command is called where sessions are shown.
+        `called` is what the command is called where sessions are shown.
         """
         from fairlead.cli.sessions.held_terminal import SessionEnding
 
         command = with_terminal(command)
         name = self.job.metadata.name
         self.common_.note(f"Ctrl-] d leaves it running; fairlead attach {name} goes on with it")
-        outcome = self._join(("open", str(idle_seconds), called, *command))
+        log = "log" if rules.is_logged else ""
+        outcome = self._join(("open", str(rules.idle_seconds), log, called, *command))
         if outcome.ending is SessionEnding.NOT_HELD:
+            if rules.is_logged:
+                raise fail(Code.NOT_STARTED, f"--log: {outcome.why or NO_PYTHON}",
+                           help=("without --log the session ends with this terminal",))  # fmt: skip
             self.common_.note(f"{NOT_HELD}{outcome.why or NO_PYTHON}")
             return HeldEnd(run_one(self.common_.connect(), self.pod, command, tty=True))
         return self._ended(outcome)

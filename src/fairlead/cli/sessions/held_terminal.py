@@ -37,7 +37,7 @@ from fairlead.cli.sessions.session import (
 from fairlead.cli.sessions.shipped import Shipped
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.websocket import PodSocket, SocketServer, pod_socket
-from fairlead.member import terminal_frames, terminal_holder, terminal_way
+from fairlead.member import terminal_frames, terminal_holder, terminal_log, terminal_way
 from fairlead.member.terminal_frames import (
     ACK,
     END,
@@ -170,8 +170,12 @@ class HeldTerminal:
     """One terminal's side of one session, over as many connections as it takes."""
 
     def __init__(self, member: Member, way: Sequence[str]) -> None:
-        """`way` is `("open", IDLE_SECONDS, TITLE, COMMAND...)` or `("join", NAME)`."""
+        """`way` is `("open", IDLE_SECONDS, LOG, TITLE, COMMAND...)` or `("join", NAME)`."""
         self._member, self._way = member, way
+        is_logged = way[0] == "open" and bool(way[2])
+        self._shipped = (
+            Shipped(terminal_frames, terminal_log, *WAY.modules[1:]) if is_logged else WAY
+        )
         self._id = secrets.token_hex(8)
         #: What the session is called, once it is joined.
         self.name = ""
@@ -235,7 +239,8 @@ class HeldTerminal:
 
     async def _connected(self) -> SessionOutcome:
         """Join the session over one connection, until that or the session ends; _Lost, ApiError."""
-        way = WAY.command(("join", self.name) if self.name else self._way)
+        shipped, words = (WAY, ("join", self.name)) if self.name else (self._shipped, self._way)
+        way = shipped.command(words)
         server = await asyncio.to_thread(self._member.connect)
         pod = self._member.pod
         query = [("container", pod.spec.containers[0].name)]
@@ -258,7 +263,7 @@ class HeldTerminal:
 
     async def _send(self, socket: PodSocket) -> None:
         """Send the greeting, then keys, sizes, how much has come, and signs of life; _Left."""
-        await socket.send(_STDIN, WAY.text)
+        await socket.send(_STDIN, WAY.text if self.name else self._shipped.text)
         rows, columns = _size()
         greeting = {
             "id": self._id, "seen": self._seen if self.name else None, "rows": rows,

@@ -35,6 +35,7 @@ class Shipped:
     """What runs the last of some modules in a member: its command, and what it is given first."""
 
     def __init__(self, *modules: ModuleType) -> None:
+        self.modules = modules
         texts = [(module.__name__, Path(str(module.__file__)).read_text()) for module in modules]
         self.text = json.dumps(texts).encode()
 

@@ -36,6 +36,7 @@ from fairlead.cli.records.watching import Gone, job_changes
 from fairlead.cli.sessions.foreground import (
     HeldEnd,
     HeldSession,
+    SessionRules,
     idle_limit,
     run_one,
     with_terminal,
@@ -100,9 +101,11 @@ def _nothing() -> None:
 class TerminalJob:
     """One command that is to have this terminal."""
 
-    def __init__(self, command: tuple[str, ...], idle: str = "") -> None:
-        """`idle` is the flag of that name; CliError."""
-        self._command = command
+    def __init__(
+        self, command: tuple[str, ...], idle: str = "", *, is_logged: bool = False
+    ) -> None:
+        """`idle` and `is_logged` are the flags --idle and --log; CliError."""
+        self._command, self._is_logged = command, is_logged
         self._idle_seconds = seconds_of(idle, "--idle") if idle else None
         self._token = secrets.token_hex(8)
 
@@ -137,7 +140,7 @@ class TerminalJob:
             if tty:
                 limit = idle_limit(common_, api, self._idle_seconds)
                 end = HeldSession(common_, job, pods[0]).open(
-                    self.beside, limit, shlex.join(self._command)
+                    self.beside, SessionRules(limit, self._is_logged), shlex.join(self._command)
                 )
                 if end.goes_on:
                     return end.code

@@ -18,7 +18,7 @@ from fairlead.cli.connection.common import Common
 from fairlead.cli.records.members import MemberReference, running_members
 from fairlead.cli.script.sbatch_lines import COLON, GivenOption, take_option
 from fairlead.cli.script.slurm_options import LONG
-from fairlead.cli.sessions.foreground import HeldSession, idle_limit, run_one
+from fairlead.cli.sessions.foreground import HeldSession, SessionRules, idle_limit, run_one
 from fairlead.cli.sessions.terminal_job import Allocation
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.cli.slurm_tools.salloc import AskedAllocation, allocate, refuse
@@ -128,4 +128,5 @@ def _beside(common_: Common, line: _Line, *, tty: bool) -> int:
     if not tty:
         return run_one(api, pods[0], line.command, tty=False)
     held = HeldSession(common_, job, pods[0])
-    return held.open(line.command, idle_limit(common_, api), shlex.join(line.command)).code
+    rules = SessionRules(idle_limit(common_, api))
+    return held.open(line.command, rules, shlex.join(line.command)).code

@@ -19,6 +19,9 @@ from typing import Any, Protocol
 #: The socket in the directory of a run.
 DOOR = "door.sock"
 SESSIONS_MAX = 64
+#: The variable of further programs that has the number of the container's own
+#: (`member/terminal_log.py`).
+FIRST_PROGRAM = "FAIRLEAD_FIRST_PROGRAM"
 REQUEST_BYTES_MAX = 128 * 1024
 #: How long a program whose client is gone has between SIGHUP and SIGKILL.
 HANG_UP_SECONDS = 2.0
@@ -42,6 +45,7 @@ class SessionHost(Protocol):
     """What a session needs of its shim."""
 
     launch: dict[str, Any]
+    child: int
     sessions: dict[int, ShimSession]
     watched: dict[int, Callable[[], None]]
 
@@ -96,9 +100,9 @@ class ShimSession:
         argv = [str(word) for word in asked["argv"]]
         if not argv or len(streams) != 3:
             raise ValueError("a request has a program and comes with three descriptors")
-        launch: dict[str, Any] = {**self.shim.launch, "argv": argv}
-        if asked["tty"]:
-            launch["env"] = {"TERM": "xterm"} | launch["env"]
+        terminal = {"TERM": "xterm"} if asked["tty"] else {}
+        env = {**terminal, **self.shim.launch["env"], FIRST_PROGRAM: str(self.shim.child)}
+        launch: dict[str, Any] = {**self.shim.launch, "argv": argv, "env": env}
         self.report, write_end = os.pipe2(os.O_CLOEXEC)
         try:
             self.pid = os.fork()
