@@ -394,6 +394,15 @@ def note(text: str) -> None:
     _record("note", text)
 
 
+def mark_partial() -> None:
+    """Note that not all of what the run has recorded is known."""
+    with _lock:
+        recorder = _own()
+        if recorder is not None:
+            recorder.fold.is_partial = True
+            recorder.recorded()
+
+
 def _record(kind: str, *values: Any) -> None:
     name = values[0]
     with _lock:

@@ -165,6 +165,21 @@ def test_hostile_lines_and_a_program_that_is_killed_in_one(shell: Shell) -> None
     assert job["status"]["progress"]["checkpointStep"] == 7
 
 
+def test_metrics_of_files_for_tensorboard_are_those_of_the_run(shell: Shell) -> None:
+    """The file is one that tensorboardX wrote; an earlier run of the directory has one, too."""
+    (shell.root / "logs").mkdir()
+    events = Path(__file__).parents[1] / "unit/member/data/events.out.tfevents.tensorboardX-2.6.5"
+    (shell.root / "logs" / "earlier.tfevents").write_bytes(events.read_bytes())
+    script = f"mkdir logs/new; cp {events} logs/new/; exit 3"
+    reader = (sys.executable, "-m", "fairlead.member.metrics", "--tensorboard", "logs", "--")
+    shell.run("run", "--name", "board", "--", *reader, "sh", "-c", script, code=3)
+    found = json.loads(shell.run("runs", "show", "board", "-o", "json").out)["metrics"]
+    assert {name: (each["count"], each["step"]) for name, each in found.items()} == {
+        "new/loss/train": (100, 99), "new/acc": (10, 90),
+    }  # fmt: skip
+    assert "board" in shell.run("runs", "--sort", "new/acc").out
+
+
 def test_a_run_is_known_while_it_goes_on_and_after_the_cluster_was_killed(shell: Shell) -> None:
     name = shell.run("submit", "--name", "long", "--tag", "x", str(_script(shell))).out.strip()
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
@@ -37,6 +38,7 @@ from fairlead.input.errors import CliError
 from fairlead.input.yamlmarks import YamlTooLarge
 from fairlead.kube.decoding import Decoders
 from fairlead.kube.protocol import LineSplitter
+from fairlead.member.metric_files import NotMetricFileError, TensorBoardEvents, WandbRun
 from fairlead.member.terminal_frames import Frames, Modes
 from fairlead.member.terminal_log import PlainLines
 from fairlead.model.claimed.device_selectors import ExpressionError, look
@@ -309,6 +311,13 @@ def _streams() -> Iterator[Target]:
     yield Target(
         "runtime.loglines:LineCutter.feed", lines, parser=_fed(lambda: LineCutter(b"a ").feed)
     )
+    files = Path(__file__).parents[1] / "unit" / "member" / "data"
+    events = (files / "events.out.tfevents.tensorboardX-2.6.5").read_bytes()[:600]
+    yield Target("member.metric_files:TensorBoardEvents.feed", (events,), (NotMetricFileError,),
+                 parser=_fed(lambda: TensorBoardEvents().feed))  # fmt: skip
+    history = (files / "run-0.31.0.wandb").read_bytes()[:1500]
+    yield Target("member.metric_files:WandbRun.feed", (history,), (NotMetricFileError,),
+                 parser=_fed(lambda: WandbRun().feed))  # fmt: skip
     yield Target("member.terminal_log:PlainLines.feed", (b"a\x1b[1mb\r\n\x1b[?1049hx\x1b[?1049l",),
                  parser=_fed(lambda: PlainLines().feed))  # fmt: skip
     yield Target("run:RunFold.take", (b'{"metric":"loss","value":1,"step":2}', b'{"param":"a"}'),
