@@ -1,10 +1,11 @@
 """What a running job uses now of what it asked for, and whether it uses almost nothing (pure).
 
 A job is idle when it ran for as long as is asked about, all members were measured, and over the
-latest of that time its processors did almost nothing: at most a 20th of what it asked for, and at
-most a tenth of a processor for each GPU, since a process that feeds a GPU keeps a processor busy.
-Use of GPUs themselves is not measured. A node that keeps no series (metrics-server) says only the
-latest window; then that is what is judged, and `judged_seconds` is as short.
+latest of that time its GPUs computed for at most a 20th of the time. Where they are not measured
+for all members, its processors are judged: at most a 20th of what it asked for, and at most a tenth
+of a processor for each GPU, since a process that feeds a GPU keeps a processor busy. A node that
+keeps no series (metrics-server) says only the latest window; then that is what is judged, and
+`judged_seconds` is as short.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from dataclasses import dataclass
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.use import MemberUse
 from fairlead.api.values import quantity
+from fairlead.api.values.quantity import is_gpu
 from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.efficiency import asks_of
 
@@ -55,6 +57,8 @@ class PresentUse:
     judged_seconds: float | None = None
     #: None: not known, since not all is measured or the job did not run for long enough.
     is_idle: bool | None = None
+    #: Thousandths of GPUs that computed, as long as is judged; only where all are measured.
+    gpu_milli: int | None = None
 
 
 def present_use(
@@ -79,6 +83,10 @@ def present_use(
     judged_seconds = min(span for _, span in judged)
     is_judged = len(members) >= count and seconds >= idle_seconds
     limit = idle_milli(found.cpu_asked_milli, found.gpus)
+    gpus = _gpus(job, members, idle_seconds) if len(members) >= count and found.gpus else None
+    if gpus is not None:
+        judged_milli, judged_seconds = gpus
+        limit = found.gpus * 1_000 // _IDLE_PART
     return PresentUse(
         count, len(members), found.gpus, seconds, found.cpu_asked_milli, found.memory_asked_bytes,
         cpu_milli=sum(each.cpu_milli for each in members.values()),
@@ -86,6 +94,7 @@ def present_use(
         memory_peak_bytes=sum(peaks) if len(peaks) == len(members) else None,
         judged_seconds=judged_seconds,
         is_idle=judged_milli <= limit if is_judged else None,
+        gpu_milli=None if gpus is None else gpus[0],
     )  # fmt: skip
 
 
@@ -95,6 +104,34 @@ def idle_milli(cpu_asked_milli: int, gpus: int) -> int:
     """
     limit = (cpu_asked_milli or 1_000) // _IDLE_PART
     return min(limit, gpus * _IDLE_PER_GPU_MILLI) if gpus else limit
+
+
+def _gpus(
+    job: Job, members: Mapping[str, MemberNow], seconds: float
+) -> tuple[int, float] | None:  # fmt: skip
+    """Return the thousandths of GPUs that computed over the latest `seconds`, and over how many
+    they were known; None unless each member with GPUs says it.
+    """
+    counts = {
+        role: sum(amount for name, amount in asks.items() if is_gpu(name))
+        for role, asks in asks_of(job).items()
+    }
+    total, spans = 0, list[float]()
+    for task, member in members.items():
+        count, use = counts.get(task.rpartition("-")[0], 0), member.so_far
+        if not count:
+            continue
+        if use is None or not use.gpu_milliseconds:
+            return None
+        steps = max(int(-(-seconds // use.step_seconds)), 1) if use.step_seconds else 0
+        known = [each for each in use.gpu[-steps:] if each is not None] if steps else []
+        if known:
+            total += count * 10 * sum(known) // len(known)
+            spans.append(float(len(known) * use.step_seconds))
+        else:
+            total += count * 1_000 * (use.gpu_busy_milliseconds or 0) // use.gpu_milliseconds
+            spans.append(use.milliseconds / 1_000)
+    return (total, min(spans)) if spans else None
 
 
 def _latest(member: MemberNow, seconds: float) -> tuple[int, float]:

@@ -85,8 +85,9 @@ def test_the_table_says_unknown_and_never_zero_for_what_is_not_known() -> None:
     titles = [each.title for each in columns("", spread=False)]
     cells = dict(zip(titles, rows([line], "", spread=False)[0], strict=True))
     assert cells == {
-        "NAME": "train", "USER": "ana", "GPUS": "8", "CPU": "unknown of 16", "MEMORY": "unknown",
-        "PEAK": "unknown", "ASKED": "32Gi", "MEASURED": "0/2", "TIME": "1h", "IDLE": "unknown",
+        "NAME": "train", "USER": "ana", "GPUS": "8", "GPU USE": "unknown",
+        "CPU": "unknown of 16", "MEMORY": "unknown", "PEAK": "unknown", "ASKED": "32Gi",
+        "MEASURED": "0/2", "TIME": "1h", "IDLE": "unknown",
     }  # fmt: skip
     assert not {"cpuMilli", "memoryBytes", "memoryPeakBytes"} & facts(line, "").keys()
     header, row = csv_text([line], "").splitlines()
@@ -105,11 +106,55 @@ def test_jobs_with_the_most_idle_gpus_come_first_and_add_up_by_user_and_team() -
         ("small", "ana"), ("train", "ana"), ("train", "ben"),
     ]  # fmt: skip
     assert rows(lines, "", spread=True)[0][-1] == "for 10m"
-    assert [row[:7] for row in rows(sums(lines, "user"), "user", spread=False)] == [
-        ("ana", "2", "9", "1", "1", "0", "14.0 of 17 (82%)"),
-        ("ben", "1", "8", "0", "0", "1", "unknown of 16"),
+    assert [row[:8] for row in rows(sums(lines, "user"), "user", spread=False)] == [
+        ("ana", "2", "9", "unknown", "1", "1", "0", "14.0 of 17 (82%)"),
+        ("ben", "1", "8", "unknown", "0", "0", "1", "unknown of 16"),
     ]  # fmt: skip
     assert json.dumps(facts(sums(lines, "team")[0], "team")).count('"jobs": 3') == 1
+
+
+def gpus(*series: int | None, milli: int = 0) -> MemberNow:
+    """A busy processor beside GPUs of these steps of a minute."""
+    return member(*[8_000] * 10, milli=milli, gpu=series, gpu_milliseconds=14_400_000,
+                  gpu_busy_milliseconds=7_200_000)  # fmt: skip
+
+
+@pytest.mark.parametrize(("percent", "is_idle"), [(5, True), (6, False)])
+def test_where_gpus_are_measured_they_are_judged_and_not_the_processors_beside_them(
+    percent: int, *, is_idle: bool
+) -> None:
+    use = of_both(gpus(*[90] * 20, *[percent] * 10))
+    assert (use.is_idle, use.judged_seconds, use.gpu_milli) == (is_idle, 600.0, percent * 80)
+    assert rows([job_line(JOB, use)], "", spread=False)[0][3] == f"{percent}%"
+    assert facts(job_line(JOB, use), "")["gpuShare"] == percent / 100
+
+
+def test_gpus_count_by_how_many_a_member_has_and_only_where_all_say_it() -> None:
+    both = {"worker-0": gpus(*[100] * 10), "worker-1": gpus(None, 50)}
+    use = present_use(JOB, both, HOUR)
+    assert (use.gpu_milli, use.judged_seconds) == (6_000, 60.0)
+    whole = {**both, "worker-1": gpus()}
+    assert present_use(JOB, whole, HOUR).gpu_milli == 6_000, "without a series, from the start on"
+    lacking = {**both, "worker-1": member(*[8_000] * 10)}
+    assert present_use(JOB, lacking, HOUR).gpu_milli is None
+    assert present_use(JOB, {"worker-0": gpus(5)}, HOUR).gpu_milli is None
+    none = make_job("prepare", count=1, cpu="8", memory="16Gi", gpus=0)
+    assert present_use(none, {"worker-0": gpus(5)}, HOUR).gpu_milli is None
+    assert rows([job_line(none, present_use(none, {}, HOUR))], "", spread=False)[0][3] == "-"
+
+
+def test_jobs_of_which_most_gpus_do_not_compute_come_first() -> None:
+    busy, half = of_both(gpus(*[95] * 10)), of_both(gpus(*[50] * 10))
+    small = make_job("small", count=1, cpu="1", memory="1Gi", gpus=1)
+    idle = present_use(small, {"worker-0": gpus(*[0] * 10)}, HOUR)
+    lines = in_order([
+        job_line(of_user(JOB, "a"), present_use(JOB, {}, HOUR)), job_line(of_user(JOB, "b"), busy),
+        job_line(of_user(JOB, "c"), half), job_line(of_user(small, "d"), idle),
+    ])  # fmt: skip
+    assert [each.user for each in lines] == ["d", "c", "b", "a"]
+    (total,) = sums(lines[:3], "team")
+    assert total.gpu_milli == 4_000 + 7_600
+    assert sums(lines, "team")[0].gpu_milli is None, "one of them is not known"
 
 
 def test_a_user_whose_name_is_a_formula_is_none_to_a_spreadsheet() -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
 
 import click
 
 from fairlead import terminal
 from fairlead.api import names
 from fairlead.api.jobs.job import Job, JobState
-from fairlead.api.jobs.use import decode_use
+from fairlead.api.jobs.use import MemberUse, decode_use
 from fairlead.api.kubernetes.metrics import PodMetrics
 from fairlead.api.resources import JOBS, POD_METRICS, PODS
-from fairlead.api.status import Forbidden, NotFound, Unavailable
+from fairlead.api.status import ApiError, Forbidden, NotFound, Unavailable
 from fairlead.api.values import quantity
 from fairlead.api.values.quantity import QuantityError
 from fairlead.cli.connection.common import (
@@ -34,10 +36,17 @@ from fairlead.cli.views.jobs import run_seconds, state_of
 from fairlead.cli.views.top import KEYS, TopLine, columns, csv_text, facts, in_order, job_line, sums
 from fairlead.cli.views.top import rows as top_rows
 from fairlead.decide.attempts.logged_members import claimed_job, logged_member
+from fairlead.decide.attempts.usage import gpu_count
 from fairlead.decide.present_use import IDLE_SECONDS, MemberNow, present_use
-from fairlead.input.errors import Code, fail
+from fairlead.input.errors import CliError, Code, fail
 
 _FORMATS = ("table", "json", "yaml", "csv")
+#: Jobs of which is asked what was sampled, by GPUs, and how long an answer counts.
+KEPT_MAX = 100
+KEPT_LOOK_SECONDS = 60.0
+#: What was sampled is written each 15 minutes; what is older is of a sampler that has stopped.
+KEPT_SECONDS_MAX = 1_200.0
+Kept: TypeAlias = Callable[[Job], Mapping[str, MemberUse]]
 
 
 @click.command(
@@ -69,10 +78,13 @@ _FORMATS = ("table", "json", "yaml", "csv")
 def top(common_: Common, *, idle: str, by: str, user: str, watch: bool, form: str) -> None:
     """Show what running jobs use of what they hold: yours, or with -A everybody's.
 
-    CPU is what is used now of what was asked for, MEMORY what all members hold now, PEAK the sum of
-    their highest, ASKED what was asked for. MEASURED counts the members that say it. IDLE says for
-    how long a job has used almost nothing: at most 5% of its CPUs, and at most a tenth of a CPU for
-    each GPU. Use of GPUs is not measured. What is not known is called unknown.
+    GPU USE is the part of the latest 10 minutes, or of --idle, in which the GPUs computed, CPU what
+    is used now of what was asked for, MEMORY what all members hold now, PEAK the sum of their
+    highest, ASKED what was asked for. MEASURED counts the members that say it. IDLE says for how
+    long a job has used almost nothing: its GPUs computed for at most 5% of the time, or, where they
+    are not measured, at most 5% of its CPUs and a tenth of a CPU for each GPU. What is not known is
+    called unknown. On a cluster whose nodes do not measure their GPUs they are sampled, and shown
+    at most 20 minutes late.
     """
     check_choice(form, _FORMATS, "-o")
     if by:
@@ -85,9 +97,12 @@ def top(common_: Common, *, idle: str, by: str, user: str, watch: bool, form: st
     if not (user or common_.all_namespaces):
         user = submitter_name(api)
     space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
+    kept = KeptUse(common_)
     while True:
         jobs = api.list(JOBS, namespace=space)
-        lines, why = use_lines(api, jobs, namespace=space, user=user, idle_seconds=seconds)
+        lines, why = use_lines(
+            api, jobs, namespace=space, user=user, idle_seconds=seconds, kept=kept.of_members
+        )
         if why:
             common_.note(f"note: what jobs use is unknown: {why}")
         if idle:
@@ -103,10 +118,11 @@ def top(common_: Common, *, idle: str, by: str, user: str, watch: bool, form: st
 
 def use_lines(
     api: Api, jobs: Sequence[Job], *, namespace: str, user: str = "", selector: str = "",
-    idle_seconds: float = IDLE_SECONDS,
+    idle_seconds: float = IDLE_SECONDS, kept: Kept | None = None,
 ) -> tuple[list[TopLine], str]:  # fmt: skip
     """Return the lines of those of these jobs that run, in order, and why their use is unknown, ""
-    where it can be asked for. Pods are those of a namespace, or of all, and of a selector.
+    where it can be asked for. Pods are those of a namespace, or of all, and of a selector. `kept`
+    reads what is known of a job beside what its nodes say.
     """
     running = [
         job for job in jobs if state_of(job) == JobState.RUNNING.value
@@ -114,11 +130,57 @@ def use_lines(
     ]  # fmt: skip
     members, why = _members(api, namespace, running, selector) if running else ({}, "")
     at = now()
+    if kept is not None:
+        _add_kept(running, members, kept)
     return in_order(
         job_line(job, present_use(job, members.get(job.metadata.uid, {}), run_seconds(job, at),
                                   idle_seconds))
         for job in running
     ), why  # fmt: skip
+
+
+def _add_kept(
+    jobs: Sequence[Job], members: dict[str, dict[str, MemberNow]], kept: Kept
+) -> None:  # fmt: skip
+    """Add what was sampled to members of jobs with GPUs whose nodes do not say it: of those that
+    hold most, up to a number of requests.
+    """
+    lacking = [
+        job for job in jobs if gpu_count(job)
+        and any(each.so_far is None for each in members.get(job.metadata.uid, {}).values())
+    ]  # fmt: skip
+    for job in sorted(lacking, key=lambda each: (-gpu_count(each), each.metadata.key))[:KEPT_MAX]:
+        found, uses = members[job.metadata.uid], kept(job)
+        for task, each in found.items():
+            if each.so_far is None and task in uses:
+                found[task] = replace(each, so_far=uses[task])
+
+
+class KeptUse:
+    """What was sampled of running members, as the history has it; asked for now and then."""
+
+    def __init__(self, common_: Common) -> None:
+        self._common = common_
+        self._known: dict[tuple[str, int], tuple[float, Mapping[str, MemberUse]]] = {}
+
+    def of_members(self, job: Job) -> Mapping[str, MemberUse]:
+        """Return the use of a job's members by task; of those of which it is known of late."""
+        from fairlead.cli.records.past import past_use
+
+        key, at = (job.metadata.uid, job.status.attempt), now()
+        asked_at, uses = self._known.get(key, (0.0, {}))
+        if at - asked_at < KEPT_LOOK_SECONDS:
+            return uses
+        query = {"uid": key[0], "attempt": str(key[1])}
+        common_ = replace(self._common, namespace=job.metadata.namespace, all_namespaces=False)
+        try:
+            lines = past_use(common_, "", query)
+        except (ApiError, CliError):
+            lines = []  # no archive, or not for this person: then it is unknown
+        since = (at - KEPT_SECONDS_MAX) * 1_000
+        uses = {line.task: line.use for line in lines if line.ended_at_ms >= since}
+        self._known[key] = at, uses
+        return uses
 
 
 def _members(

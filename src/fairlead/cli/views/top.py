@@ -49,6 +49,14 @@ class TopLine:
     idle_gpus: int
     unknown_jobs: int
     judged_seconds: float | None
+    gpu_milli: int | None = None
+
+    @property
+    def gpu_share(self) -> float | None:
+        """Return the part of the GPUs that computed; None where it is not known, or has none."""
+        return None if self.gpu_milli is None or not self.gpus else (
+            self.gpu_milli / (1_000 * self.gpus)
+        )  # fmt: skip
 
     @property
     def cpu_share(self) -> float | None:
@@ -68,14 +76,17 @@ def job_line(job: Job, use: PresentUse) -> TopLine:
         job.metadata.namespace, job.metadata.name, user, team, 1, use.members,
         use.measured, use.gpus, use.cpu_asked_milli, use.memory_asked_bytes, use.cpu_milli,
         use.memory_bytes, use.memory_peak_bytes, use.seconds, int(is_idle),
-        use.gpus if is_idle else 0, int(use.is_idle is None), use.judged_seconds,
+        use.gpus if is_idle else 0, int(use.is_idle is None), use.judged_seconds, use.gpu_milli,
     )  # fmt: skip
 
 
 def in_order(lines: Iterable[TopLine]) -> list[TopLine]:
-    """Return the lines: those that hold most idle GPUs, then most GPUs, then most processors."""
+    """Return the lines: those that hold most idle GPUs, then most that did not compute as far as
+    that is known, then most GPUs, then most processors.
+    """
     return sorted(lines, key=lambda each: (
-        -each.idle_gpus, -each.gpus, -each.cpu_asked_milli, each.namespace, each.name, each.user,
+        -each.idle_gpus, 0 if each.gpu_milli is None else each.gpu_milli - 1_000 * each.gpus,
+        -each.gpus, -each.cpu_asked_milli, each.namespace, each.name, each.user,
         each.team,
     ))  # fmt: skip
 
@@ -102,6 +113,8 @@ def _sum(value: str, group: Sequence[TopLine], key: str) -> TopLine:
         known(each.memory_peak_bytes for each in group), max(each.seconds for each in group),
         sum(each.idle_jobs for each in group), sum(each.idle_gpus for each in group),
         sum(each.unknown_jobs for each in group), None,
+        known(None if any(each.gpus and each.gpu_milli is None for each in group)
+              else each.gpu_milli for each in group),
     )  # fmt: skip
 
 
@@ -111,6 +124,12 @@ def _cpu(line: TopLine) -> str:
         return f"{UNKNOWN} of {asked}"
     share = "" if line.cpu_share is None else f" ({line.cpu_share:.0%})"
     return f"{line.cpu_milli / 1000:.1f} of {asked}{share}"
+
+
+def _gpu(line: TopLine) -> str:
+    if not line.gpus:
+        return _NONE
+    return UNKNOWN if line.gpu_share is None else f"{line.gpu_share:.0%}"
 
 
 def _memory(amount: int | None) -> str:
@@ -132,11 +151,12 @@ def columns(key: str, *, spread: bool) -> tuple[Column, ...]:
         Column("ASKED", Align.RIGHT),
     )  # fmt: skip
     if key:
-        counts = ("JOBS", "GPUS", "IDLE JOBS", "IDLE GPUS", "UNKNOWN")
+        counts = ("JOBS", "GPUS", "GPU USE", "IDLE JOBS", "IDLE GPUS", "UNKNOWN")
         return (Column(key.upper()), *(Column(each, Align.RIGHT) for each in counts), *used)
     return (
         *((Column("NAMESPACE"),) if spread else ()), Column("NAME"), Column("USER"),
-        Column("GPUS", Align.RIGHT), *used, Column("MEASURED"), Column("TIME"), Column("IDLE"),
+        Column("GPUS", Align.RIGHT), Column("GPU USE", Align.RIGHT), *used,
+        Column("MEASURED"), Column("TIME"), Column("IDLE"),
     )  # fmt: skip
 
 
@@ -148,11 +168,13 @@ def rows(lines: Iterable[TopLine], key: str, *, spread: bool) -> list[Row]:
                 amount_text(quantity.MEMORY, line.memory_asked_bytes))  # fmt: skip
         if key:
             value = line.user or line.team or _NONE
-            counts = (line.jobs, line.gpus, line.idle_jobs, line.idle_gpus, line.unknown_jobs)
-            out.append((value, *(f"{each:,}" for each in counts), *used))
+            held = (f"{line.jobs:,}", f"{line.gpus:,}", _gpu(line))
+            counts = (line.idle_jobs, line.idle_gpus, line.unknown_jobs)
+            out.append((value, *held, *(f"{each:,}" for each in counts), *used))
             continue
         out.append((
-            *((line.namespace,) if spread else ()), line.name, line.user or _NONE, str(line.gpus),
+            *((line.namespace,) if spread else ()), line.name, line.user or _NONE,
+            str(line.gpus), _gpu(line),
             *used, f"{line.measured}/{line.members}", duration(line.seconds), _idle(line),
         ))  # fmt: skip
     return out
@@ -165,7 +187,8 @@ def facts(line: TopLine, key: str) -> dict[str, Any]:
     }  # fmt: skip
     found: dict[str, Any] = {
         **whose, "jobs": line.jobs, "members": line.members, "measuredMembers": line.measured,
-        "gpus": line.gpus, "cpuAskedMilli": line.cpu_asked_milli, "cpuMilli": line.cpu_milli,
+        "gpus": line.gpus, "gpuShare": None if line.gpu_share is None else round(line.gpu_share, 4),
+        "cpuAskedMilli": line.cpu_asked_milli, "cpuMilli": line.cpu_milli,
         "cpuShare": None if line.cpu_share is None else round(line.cpu_share, 4),
         "memoryAskedBytes": line.memory_asked_bytes, "memoryBytes": line.memory_bytes,
         "memoryPeakBytes": line.memory_peak_bytes, "seconds": round(line.seconds),
@@ -179,9 +202,9 @@ def csv_text(lines: Sequence[TopLine], key: str) -> str:
     """Return the lines as CSV with a header; what is not known is empty."""
     whose = [key] if key else ["namespace", "job", "user", "team"]
     fields = [
-        *whose, "jobs", "members", "measuredMembers", "gpus", "cpuAskedMilli", "cpuMilli",
-        "cpuShare", "memoryAskedBytes", "memoryBytes", "memoryPeakBytes", "seconds", "idleJobs",
-        "idleGpus", "unknownJobs", "judgedSeconds",
+        *whose, "jobs", "members", "measuredMembers", "gpus", "gpuShare", "cpuAskedMilli",
+        "cpuMilli", "cpuShare", "memoryAskedBytes", "memoryBytes", "memoryPeakBytes", "seconds",
+        "idleJobs", "idleGpus", "unknownJobs", "judgedSeconds",
     ]  # fmt: skip
     found = (facts(line, key) for line in lines)
     return as_csv(fields, ([each.get(name, "") for name in fields] for each in found))
