@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "history": set(),
     "nodes": set(),
     "slurm": set(),
+    "interactive": set(),
     # they ask the process that decides, and load the planner where none answers
     "submit": set(),
     "why": set(),
@@ -39,6 +40,20 @@ for module in modules:
     found[module] = [name for name in heavy if name in sys.modules]
 print(json.dumps(found))
 """
+
+
+def test_a_shell_loads_no_settings_of_the_planner_on_its_way_to_the_prompt() -> None:
+    """It reads one section, whose type comes with yaml; the types of all come with numpy."""
+    modules = ("cluster.cluster_settings", "sessions.foreground", "sessions.held_terminal")
+    program = (
+        f"import importlib, sys\nfor each in {modules!r}:\n"
+        "    importlib.import_module(f'fairlead.cli.{each}')\n"
+        f"print(*[each for each in {HEAVY!r} if each in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert done.stdout.split() == ["asyncio", "logging", "yaml"], "for the terminal's connection"
 
 
 def test_commands_import_only_what_they_need() -> None:

@@ -10,7 +10,7 @@ from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import POOL
 from fairlead.api.resources import NODE_POOLS, NODES
 from fairlead.api.status import ApiError, Forbidden, NotFound
-from fairlead.cli.cluster.cluster_settings import settings_or_defaults
+from fairlead.cli.cluster.cluster_settings import settings_or_defaults, slurm_settings
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.node_kinds import KnownNodes, Labels, What, resolve
@@ -25,7 +25,7 @@ def known_nodes(common_: Common, api: Api, request: JobRequest) -> KnownNodes:
     partitions: Mapping[str, Labels] = {}
     kinds = (kind for each in request.components for kind in each.kinds)
     if any(kind.what is What.PARTITION for kind in kinds):
-        partitions = settings_or_defaults(common_, api).slurm.partitions
+        partitions = slurm_settings(common_, api).partitions
     labels: list[Labels] = []
     try:
         labels += [node.metadata.labels for node in api.list(NODES.only_metadata)]
@@ -44,7 +44,7 @@ def with_priority(common_: Common, api: Api, request: JobRequest) -> JobRequest:
     qos = request.batch.qos if request.batch is not None else ""
     if not qos or request.priority is not None or request.priority_class:
         return request
-    found = settings_or_defaults(common_, api).slurm.qos.get(qos)
+    found = slurm_settings(common_, api).qos.get(qos)
     if found is None:
         common_.note(f"note: --qos={qos} has no effect: slurm.qos of the settings does not name "
                      "it; --priority CLASS is the rank of a job")  # fmt: skip

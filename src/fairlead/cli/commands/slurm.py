@@ -188,7 +188,7 @@ def check(common_: Common, *, nodes_file: str, sinfo_file: str) -> int:
     features and partitions that no label has, and nodes that take jobs in one of them alone.
     Exit code 1: there are differences.
     """
-    from fairlead.cli.cluster.cluster_settings import settings_or_defaults
+    from fairlead.cli.cluster.cluster_settings import slurm_settings
     from fairlead.cli.slurm_import import nodes_check
     from fairlead.cli.slurm_import.conf import Findings
     from fairlead.input.sections import read_text
@@ -204,7 +204,7 @@ def check(common_: Common, *, nodes_file: str, sinfo_file: str) -> int:
         known.take_sinfo(sinfo_file, read_text(Path(sinfo_file)), found)
     found.check()
     api = common_.connect()
-    partitions = settings_or_defaults(common_, api).slurm.partitions
+    partitions = slurm_settings(common_, api).partitions
     rows = nodes_check.differences(known, nodes_check.nodes_of(api), partitions)
     if common_.is_structured:
         common_.data([dict(zip(("nodes", "what", "slurm", "cluster"), row, strict=True))

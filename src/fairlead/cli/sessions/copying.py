@@ -20,11 +20,10 @@ from fairlead.cli.sessions.session import CHUNK_BYTES, MESSAGE_MAX, Streams, rea
 from fairlead.cli.sessions.shipped import Shipped
 from fairlead.input.errors import Code, fail
 from fairlead.kube.websocket import SocketServer
-from fairlead.member import file_stream
 from fairlead.member.file_stream import LAST, TOP, CopyError, receive_tree, send_tree
 from fairlead.terminal import printable
 
-WAY = Shipped(file_stream)
+WAY = Shipped("file_stream")
 #: Exit codes: 0 Python, 11 tar, 12 neither.
 _HAS_TAR, _HAS_NEITHER = 11, 12
 _PROBE = f"""

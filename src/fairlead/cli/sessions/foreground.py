@@ -197,9 +197,9 @@ def idle_limit(common_: Common, api: Api, given: float | None = None) -> float:
     """Return the idle limit of a session in seconds: the one that is given, else the settings'."""
     if given is not None:
         return given
-    from fairlead.cli.cluster.cluster_settings import settings_or_defaults
+    from fairlead.cli.cluster.cluster_settings import sessions_settings
 
-    return settings_or_defaults(common_, api).sessions.idle_seconds
+    return sessions_settings(common_, api).idle_seconds
 
 
 def with_terminal(command: tuple[str, ...]) -> tuple[str, ...]:

@@ -37,7 +37,6 @@ from fairlead.cli.sessions.session import (
 from fairlead.cli.sessions.shipped import Shipped
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.websocket import PodSocket, SocketServer, pod_socket
-from fairlead.member import terminal_frames, terminal_holder, terminal_log, terminal_way
 from fairlead.member.terminal_frames import (
     ACK,
     END,
@@ -62,7 +61,7 @@ from fairlead.member.terminal_frames import (
 )
 from fairlead.terminal import printable
 
-WAY = Shipped(terminal_frames, terminal_holder, terminal_way)
+WAY = Shipped("terminal_frames", "terminal_holder", "terminal_way")
 PING_SECONDS = 10.0
 #: A holder that answers nothing for so long is not reached.
 SILENCE_SECONDS_MAX = 30.0
@@ -144,6 +143,10 @@ class _Ended(msgspec.Struct, frozen=True):
     why: str
 
 
+def _logging_way() -> Shipped:
+    return Shipped("terminal_frames", "terminal_log", "terminal_holder", "terminal_way")
+
+
 class LeaveKey:
     """Finds `Ctrl-] d` in what is typed; `Ctrl-] Ctrl-]` is one Ctrl-] for the program."""
 
@@ -173,9 +176,7 @@ class HeldTerminal:
         """`way` is `("open", IDLE_SECONDS, LOG, TITLE, COMMAND...)` or `("join", NAME)`."""
         self._member, self._way = member, way
         is_logged = way[0] == "open" and bool(way[2])
-        self._shipped = (
-            Shipped(terminal_frames, terminal_log, *WAY.modules[1:]) if is_logged else WAY
-        )
+        self._shipped = _logging_way() if is_logged else WAY
         self._id = secrets.token_hex(8)
         #: What the session is called, once it is joined.
         self.name = ""

@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from types import ModuleType
+
+from fairlead import member
 
 #: Exit code where there is no Python that can run them.
 NO_PYTHON = 125
@@ -34,9 +35,11 @@ _FIND = f'p=$(command -v python3) || exit {NO_PYTHON}; exec "$p" -I -S -c "$@"'
 class Shipped:
     """What runs the last of some modules in a member: its command, and what it is given first."""
 
-    def __init__(self, *modules: ModuleType) -> None:
-        self.modules = modules
-        texts = [(module.__name__, Path(str(module.__file__)).read_text()) for module in modules]
+    def __init__(self, *names: str) -> None:
+        """They are read and not imported: this process runs none of them."""
+        place = Path(str(member.__file__))
+        texts = [(f"{member.__name__}.{name}", place.with_name(f"{name}.py").read_text())
+                 for name in names]  # fmt: skip
         self.text = json.dumps(texts).encode()
 
     def command(self, arguments: Sequence[str]) -> tuple[str, ...]:

@@ -33,14 +33,13 @@ from fairlead.cli.sessions.session import CHUNK_BYTES, Streams, read_ready, run_
 from fairlead.cli.sessions.shipped import NO_PYTHON, Shipped
 from fairlead.input.errors import CliError
 from fairlead.kube.websocket import SocketServer
-from fairlead.member import sftp_server
 
 #: A container takes as many programs beside its own.
 SESSIONS_MAX = 64
 INPUT_BYTES_MAX = 256 << 10
 #: The exit code of what did not run to its end, as ssh's own.
 LOST = 255
-_SFTP = Shipped(sftp_server)
+_SFTP = Shipped("sftp_server")
 #: As sshd's AcceptEnv on most systems, and what git speaks its newer protocol by.
 _ACCEPTED = re.compile(r"LANG|LC_[A-Z]+|COLORTERM|GIT_PROTOCOL")
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")

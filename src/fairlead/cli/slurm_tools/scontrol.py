@@ -314,9 +314,9 @@ def _changes(
             raise ToolError(f"Job dependency problem: no job {missing[0]}")
         yield update_change(givens, request, after)
     if qos := values.get("qos"):
-        from fairlead.cli.cluster.cluster_settings import settings_or_defaults
+        from fairlead.cli.cluster.cluster_settings import slurm_settings
 
-        yield priority_change(settings_or_defaults(common_, api).slurm.qos.get(qos, qos))
+        yield priority_change(slurm_settings(common_, api).qos.get(qos, qos))
 
 
 # Nodes and partitions

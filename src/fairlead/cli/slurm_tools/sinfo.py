@@ -11,7 +11,7 @@ from enum import Enum
 from fairlead import terminal
 from fairlead.api import names
 from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.cli.cluster.cluster_settings import settings_or_defaults
+from fairlead.cli.cluster.cluster_settings import slurm_settings
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.node_kinds import Labels
@@ -211,7 +211,7 @@ def node_list(api: Api) -> list[NodeUse]:
 
 def partition_table(common_: Common, api: Api) -> Mapping[str, Labels]:
     """Return the labels of the nodes of each partition that the settings name."""
-    return settings_or_defaults(common_, api).slurm.partitions
+    return slurm_settings(common_, api).partitions
 
 
 def partitions_with(node: NodeUse, table: Mapping[str, Labels]) -> list[str]:
