@@ -51,6 +51,7 @@ def test_the_program_has_the_terminal_and_its_exit_code_ends_the_command_and_the
     zero = run_pty(shell, "zero", "true")
     assert zero.end() == 0
     assert shell.state("zero") == "Succeeded"
+    assert shell.run("logs", "zero").out == "", "nothing, but where --log asks for it"
 
 
 def test_keys_such_as_ctrl_c_reach_the_program_and_do_not_end_the_job(shell: Shell) -> None:
@@ -181,7 +182,6 @@ def test_what_the_terminal_shows_is_kept_in_the_log_of_the_job_where_that_is_ask
     assert f"{begin}bold" in lines
     assert f"{begin}6" in lines
     assert not any("hunter2" in each or "\x1b" in each for each in lines)
-    assert shell.run("logs", "zero").out == "", "a session without the flag"
 
 
 def test_what_cannot_have_a_terminal_is_refused_with_what_to_do(shell: Shell) -> None:
