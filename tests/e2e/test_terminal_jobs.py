@@ -182,6 +182,15 @@ def test_what_the_terminal_shows_is_kept_in_the_log_of_the_job_where_that_is_ask
     assert f"{begin}bold" in lines
     assert f"{begin}6" in lines
     assert not any("hunter2" in each or "\x1b" in each for each in lines)
+    (shell.root / "away.sh").write_text("#!/bin/sh\nexec sleep 600 >away.txt\n")
+    shell.run("submit", "--name", "away", "--cpus", "50m", "away.sh")
+    shell.run("wait", "away", "--for", "started", "--timeout", "100s")
+    refused = Terminal(shell, "shell", "--log", "away")
+    refused.until(b"the job's program has sent its output elsewhere")
+    refused.until(b"without --log the session opens")
+    assert refused.end() == 4
+    assert (shell.root / "away.txt").read_bytes() == b""
+    shell.run("cancel", "away")
 
 
 def test_what_cannot_have_a_terminal_is_refused_with_what_to_do(shell: Shell) -> None:

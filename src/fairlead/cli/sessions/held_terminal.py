@@ -47,6 +47,7 @@ from fairlead.member.terminal_frames import (
     MAGIC,
     NO_SESSION,
     NOT_HELD,
+    NOT_LOGGED,
     OFFSET,
     OUTPUT,
     PING,
@@ -346,8 +347,11 @@ class HeldTerminal:
         if self.name and code != NO_SESSION:
             raise _Lost("the way to the session has ended")
         if not self.name and code not in (NOT_HELD, 126, 127):
+            remedy = (
+                "without --log the session opens" if code == NOT_LOGGED else "fairlead sessions"
+            )
             raise fail(Code.NOT_STARTED, said or f"the session cannot be joined: {code}",
-                       help=("fairlead sessions",))  # fmt: skip
+                       help=(remedy,))  # fmt: skip
 
     def _hear(self, kind: bytes, body: bytes) -> SessionOutcome | None:
         """Do what the holder says; how the session has ended, or None."""
