@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import re
+import select
 import stat
 import subprocess
 import sys
@@ -185,15 +186,21 @@ def follow(command: list[str], reader: MetricReader) -> int:
     with passed_signals() as pass_to:
         program = subprocess.Popen(command, process_group=0)
         pass_to(program)
+        # It is reaped last: until then its number is its own, and a signal that comes late is none.
+        ended = os.pidfd_open(program.pid)
         rest = LOOK_SECONDS
-        while True:
-            with suppress(subprocess.TimeoutExpired):
-                code = program.wait(rest)
-                break
+        while not select.select([ended], [], [], rest)[0]:
             began = time.monotonic()
             reader.look()
             took = time.monotonic() - began
             rest = min(max(LOOK_SECONDS, REST_FACTOR * took), LOOK_SECONDS_MAX)
+        _read_rest(reader)
+        os.close(ended)
+        code = program.wait()
+    return 128 - code if code < 0 else code
+
+
+def _read_rest(reader: MetricReader) -> None:
     end = time.monotonic() + END_SECONDS_MAX
     while reader.look():
         if time.monotonic() > end:
@@ -201,7 +208,6 @@ def follow(command: list[str], reader: MetricReader) -> int:
             break
     if reader.is_partial:
         run.mark_partial()
-    return 128 - code if code < 0 else code
 
 
 def main(argv: list[str]) -> int:

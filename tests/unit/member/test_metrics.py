@@ -213,6 +213,22 @@ def test_signals_reach_the_program_and_how_it_ends_is_passed_on(tmp_path: Path) 
     assert killed.returncode == 137
 
 
+def test_a_signal_that_comes_after_the_program_ends_neither_what_is_read_nor_another_process() -> (
+    None
+):
+    read = list[str]()
+
+    class Signalled(metrics.MetricReader):
+        def look(self) -> bool:
+            os.kill(os.getpid(), signal.SIGTERM)
+            read.append("rest")
+            return False
+
+    reader = Signalled([], metrics.record, read.append)
+    assert metrics.follow(["sh", "-c", "exit 4"], reader) == 4
+    assert read == ["rest"]
+
+
 def test_what_cannot_run_is_said_with_the_codes_of_a_shell(tmp_path: Path) -> None:
     absent = run_metrics(tmp_path, "--wandb", "x", "--", "nosuch")
     assert (absent.returncode, absent.stderr) == (
