@@ -16,7 +16,6 @@ from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.values.times import parse_time
 from fairlead.app.client_settings import SlurmSettings
-from fairlead.app.controller_settings import ControllerSettings
 from fairlead.cli.app import run
 from fairlead.cli.cluster import known_nodes
 from fairlead.testing.builders import make_job, make_node, make_placement
@@ -267,10 +266,10 @@ def test_a_quality_of_service_is_the_class_that_the_settings_have_for_it(
     lines: str, class_: str, said: str, cluster: FakeApi, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    def settings(_common: object, _api: object) -> ControllerSettings:
-        return ControllerSettings(slurm=SlurmSettings(qos={"high": "urgent"}))
+    def settings(_common: object, _api: object) -> SlurmSettings:
+        return SlurmSettings(qos={"high": "urgent"})
 
-    monkeypatch.setattr(known_nodes, "settings_or_defaults", settings)
+    monkeypatch.setattr(known_nodes, "slurm_settings", settings)
     assert submitted(lines) == 0
     assert spec_of(cluster).priority_class_name == class_
     assert said in capsys.readouterr().err
@@ -297,10 +296,10 @@ def test_a_slice_of_a_gpu_is_a_resource_of_its_own_on_nodes_of_the_type(
 def test_of_several_partitions_any_may_be_used_and_the_first_ones_rather(
     cluster: FakeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def settings(_common: object, _api: object) -> ControllerSettings:
-        return ControllerSettings(slurm=SlurmSettings(partitions={"new": H100, "old": A100}))
+    def settings(_common: object, _api: object) -> SlurmSettings:
+        return SlurmSettings(partitions={"new": H100, "old": A100})
 
-    monkeypatch.setattr(known_nodes, "settings_or_defaults", settings)
+    monkeypatch.setattr(known_nodes, "slurm_settings", settings)
     assert submitted("#SBATCH -p new,gone,old -x n3 --gpus-per-node=8") == 0
     nodes = spec_of(cluster).roles[0].template.spec.affinity.node_affinity
     asked = [
