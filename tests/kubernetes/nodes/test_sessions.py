@@ -49,7 +49,7 @@ def test_a_terminal_outlives_cut_connections_and_its_killed_client_and_ends_with
 ) -> None:
     world, relay = person(cluster, tmp_path)
     flags = ("--name", "typed", "--image", IMAGE, "--cpus", "100m")
-    first = Terminal(world, "run", "--pty", *flags, "--", "sh")
+    first = Terminal(world, "run", "--pty", "--log", *flags, "--", "sh")
     first.type(b"kept=42; echo re''ady\n")
     first.until(b"ready")
     first.type(b"for i in $(seq 1 300); do echo line-$i; sleep 0.02; done; echo al''l\n")
@@ -72,6 +72,8 @@ def test_a_terminal_outlives_cut_connections_and_its_killed_client_and_ends_with
     assert second.end() == 7
     client.until_state("typed", "Failed")
     assert "exited with code 7" in client.run("why", "typed")
+    kept = re.findall(r"(?m)^\[session \d+\] line-(\d+)$", client.run("logs", "typed"))
+    assert [*map(int, kept)] == [*range(1, 301)]
 
     submit(client, tmp_path, "exec sleep 600", "--name", "beside", "--cpus", "100m")
     client.until_state("beside", "Running")
