@@ -165,7 +165,7 @@ class KeptUse:
 
     def of_members(self, job: Job) -> Mapping[str, MemberUse]:
         """Return the use of a job's members by task; of those of which it is known of late."""
-        from fairlead.cli.records.past import past_use
+        from fairlead.cli.records.ended_jobs import past_use
 
         key, at = (job.metadata.uid, job.status.attempt), now()
         asked_at, uses = self._known.get(key, (0.0, {}))
