@@ -193,8 +193,9 @@ def _prepare(
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (0, SCHEMA_VERSION):
         return version
-    made = (*tables, f"PRAGMA user_version = {SCHEMA_VERSION}") if version == 0 else ()
     connection.execute("BEGIN IMMEDIATE")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()  # another may have made them
+    made = (*tables, f"PRAGMA user_version = {SCHEMA_VERSION}") if version == 0 else ()
     for statement in made:
         connection.execute(statement)
     for statement in later(connection):
