@@ -109,6 +109,7 @@ docs: $(READY)  ## Generate the reference pages from the source
 	$(BIN)/python tools/generate_man_page.py
 	$(BIN)/python tools/generate_doctor_reference.py
 	$(BIN)/python tools/generate_reference.py
+	$(BIN)/python tools/generate_api_review.py
 	$(BIN)/python tools/generate_rights_reference.py
 	$(BIN)/python -m tools.release.licences
 
