@@ -335,7 +335,7 @@ class RankEnd:
 async def run_rank(gang: Gang, command: list[str], peers: Peers, spawn: Spawn) -> RankEnd:
     """Run the rank to its end, or until another one is lost; NotInstalledError."""
     ours, theirs = socket.socketpair()
-    served = pmi.PmiServer(gang.size, peers.fence)
+    served = pmi.PmiServer(gang.size, peers.fence, gang.communicator())
     variables = pmi.environment(gang.rank, gang.size, theirs.fileno())
     with passed_signals() as pass_to:
         with theirs:

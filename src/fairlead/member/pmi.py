@@ -18,7 +18,6 @@ from typing import TypeAlias
 
 KEY_LENGTH_MAX = 64
 VALUE_LENGTH_MAX = 1024
-_KVS = "fairlead"
 _MAPPING = "PMI_process_mapping"
 _FIRST = "pmi_version=1 pmi_subversion=1"
 _LENGTH_DIGITS = 6
@@ -33,8 +32,13 @@ Fence: TypeAlias = Callable[[Values], Awaitable[Mapping[str, str]]]
 class PmiServer:
     """Serves one rank, which is alone on its node as far as the library is concerned."""
 
-    def __init__(self, size: int, fence: Fence) -> None:
+    def __init__(self, size: int, fence: Fence, name: str) -> None:
+        """`name` is that of the communicator, the same for all of its ranks and no other's.
+
+        MPICH names files in /dev/shm after it, which all users of a machine have in common.
+        """
         self._size = size
+        self._name = name
         self._fence = fence
         self._put: Values = {}
         self._values: Values = {_MAPPING: f"(vector,(0,{size},1))"}
@@ -77,7 +81,7 @@ class PmiServer:
             case "get_appnum":
                 return "cmd=appnum rc=0 appnum=0"
             case "get_my_kvsname":
-                return f"cmd=my_kvsname rc=0 kvsname={_KVS}"
+                return f"cmd=my_kvsname rc=0 kvsname={self._name}"
             case "get_universe_size":
                 return f"cmd=universe_size rc=0 size={self._size}"
             case "put":
@@ -135,7 +139,7 @@ class PmiServer:
                     "pmiverbose": "FALSE",
                 }  # fmt: skip
             case "job-getid":
-                return {"jobid": _KVS}
+                return {"jobid": self._name}
             case "info-getjobattr" if key == "universeSize":
                 return _found(str(self._size))
             case "info-getjobattr":
