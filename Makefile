@@ -58,7 +58,7 @@ soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (1
 	  $(BIN)/python -m fairlead.sim.tenants --seconds $$(( $(or $(MINUTES),10) * 20 )) || code=1; \
 	  FAIRLEAD_ARRAY_ELEMENTS=$(or $(MINUTES),10)00 $(BIN)/pytest -q $(UNTIMED) tests/e2e/test_arrays.py tests/simulation/test_array_worlds.py -k "through_two_kills or long_array" || code=1; \
 	  FAIRLEAD_SESSION_MEGABYTES=1000 $(BIN)/pytest -q $(UNTIMED) tests/e2e/test_long_session.py || code=1; \
-	  FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q $(UNTIMED) tests/property/test_rails.py || code=1; \
+	  FAIRLEAD_RAILS_HISTORIES=$(or $(HISTORIES),$(or $(MINUTES),10)0000) $(BIN)/pytest -q $(UNTIMED) tests/property/test_removal.py || code=1; \
 	  $(BIN)/python -m tests.property.fuzz --seconds $$(( $(or $(MINUTES),10) * 20 )) || code=1; \
 	  exit $$code
 

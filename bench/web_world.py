@@ -66,7 +66,7 @@ from fairlead.cli.views.top import TopLine
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_text
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import make_job, make_node, make_placement, make_team
-from fairlead.web.past import (
+from fairlead.web.history_reads import (
     ClusterUse,
     JobUseAnswer,
     LatestDecisions,

@@ -131,7 +131,7 @@ def test_srun_by_itself_starts_tasks_in_an_allocation_of_its_own(tools: Tools) -
     )
     assert (quiet.out, quiet.err) == ("", "")
     assert (tools.root / "task-0.out").read_text() == "written\n"
-    assert tools.run("srun", "--mpi=list").out.split()[-2:] == ["none", "pmi2"]
+    assert tools.run("srun", "--mpi=list").out.split()[-3:] == ["none", "pmi2", "pmix"]
 
 
 def test_srun_with_a_terminal_has_it_for_its_first_task_and_goes_with_it(tools: Tools) -> None:
@@ -192,7 +192,7 @@ def test_a_command_joins_a_job_that_runs_by_its_number(tools: Tools) -> None:
     [
         (("-N99", "true"), "99 members"),
         (("--frobnicate", "true"), "--frobnicate"),
-        (("--mpi=pmix", "true"), "srun has none, pmi2"),
+        (("--mpi=openmpi", "true"), "srun has none, pmi2, pmix"),
         (("-I", "true"), "--test-only"),
         (("-n2",), "no program is given"),
         (("--bb=x", "true"), "there are no burst buffers"),

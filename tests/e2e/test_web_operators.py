@@ -27,7 +27,7 @@ from fairlead.api.resources import NODE_REPORTS, TEAMS, Resource
 from fairlead.app.messages import DecisionLine
 from fairlead.doctor.registry import BY_ID
 from fairlead.testing.builders import make_team
-from fairlead.web.past import LatestDecisions, UsageQuestion, UsageSums
+from fairlead.web.history_reads import LatestDecisions, UsageQuestion, UsageSums
 from fairlead.web.rights import Rights, Scope
 
 pytestmark = pytest.mark.e2e

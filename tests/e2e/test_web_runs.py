@@ -23,7 +23,7 @@ from fairlead.api.values.times import format_time
 from fairlead.app.messages import RunLine
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import make_job
-from fairlead.web.past import RUNS_MAX, PastJob, PastRuns, RunsQuestion
+from fairlead.web.history_reads import RUNS_MAX, PastJob, PastRuns, RunsQuestion
 
 pytestmark = pytest.mark.e2e
 BYTES_MAX = 300_000

@@ -33,9 +33,7 @@ from fairlead.web.changes import ChangeOrder
 from fairlead.web.cluster import WebMirrors
 from fairlead.web.drafts import DraftAnswer, JobDraft
 from fairlead.web.entrance import LinkEntrance
-from fairlead.web.live import Pages
-from fairlead.web.pages import Site
-from fairlead.web.past import (
+from fairlead.web.history_reads import (
     ClusterUse,
     JobUseAnswer,
     LatestDecisions,
@@ -48,6 +46,8 @@ from fairlead.web.past import (
     UsageQuestion,
     UsageSums,
 )
+from fairlead.web.live import Pages
+from fairlead.web.pages import Site
 from fairlead.web.process import OnlyViewer, OwnPage
 from fairlead.web.questions import Answered, ChangeResult, TooManyLogs
 from fairlead.web.rights import Rights

@@ -32,7 +32,7 @@ from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.main import guarded
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.cli.submitting.manifest import parse_manifest
-from fairlead.cli.submitting.startable import image_problem
+from fairlead.cli.submitting.program_check import image_problem
 from fairlead.cli.submitting.submission import Naming, pick_name
 from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, WrongFormat
 from fairlead.input.errors import CliError, Code, Exit, Problem, render_error

@@ -75,7 +75,7 @@ from fairlead.app.policies import Policies
 from fairlead.app.replica import ReplicaLogSource, ReplicaSettings
 from fairlead.cli.cluster.archive import token_path
 from fairlead.decide.doctor.policy import DoctorPolicy
-from fairlead.decide.lease import LeaseTimes
+from fairlead.decide.leader_election import LeaseTimes
 from fairlead.decide.pinning import Binding
 from fairlead.decide.reasons import Reason
 from fairlead.decide.teams.policy import TeamsPolicy

@@ -53,9 +53,9 @@ from fairlead.app.collector import Collector
 from fairlead.app.context import ProcessContext
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controllers import Controllers
-from fairlead.app.health_settings import HealthSettings
 from fairlead.app.policies import Policies
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.settings import HealthSettings
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.virtual.profile import load_profile
 from fairlead.history.memory import MemoryHistory

@@ -23,7 +23,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.places.capacity import PresentCapacity
-from fairlead.decide.placement.places.kept import End, QueueReservation
+from fairlead.decide.placement.places.kept_room import End, QueueReservation
 from fairlead.decide.placement.places.search import Plan, uses_of
 from fairlead.decide.placement.stages.fit import Fit
 from fairlead.decide.placement.waiting.queue import QueueEntry

@@ -16,11 +16,11 @@ from fairlead.api import names
 from fairlead.api.cluster.node_report import AgentAnswer, ReportedFault, RequestAnswer
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.cycle import HealthMemory
-from fairlead.decide.rails.ledger import DAY, HOUR, MINUTES_5
+from fairlead.decide.removal.ledger import DAY, HOUR, MINUTES_5
 from fairlead.model.health.node_record import NodeState
 from fairlead.testing.builders import make_node
 
-#: Shares of the careful budget of repairs, of the fleet: `decide/rails/ledger.py`.
+#: Shares of the careful budget of repairs, of the fleet: `decide/removal/ledger.py`.
 SHARES = ((MINUTES_5, 0.02), (HOUR, 0.05), (DAY, 0.15))
 STEPS = 150
 
@@ -179,7 +179,7 @@ _STATES = {state.value for state in NodeState}
 
 def test_a_budget_that_is_ignored_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The canary: without the ledger, the count of the windows above fails."""
-    from fairlead.decide.rails.ledger import RailsAccount
+    from fairlead.decide.removal.ledger import RailsAccount
 
     monkeypatch.setattr(RailsAccount, "excess", lambda *_: None)
 

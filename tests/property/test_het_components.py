@@ -7,7 +7,7 @@ import shlex
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fairlead.cli.script.header import Beside, parse_header
+from fairlead.cli.script.header import SubmissionContext, parse_header
 from fairlead.cli.script.het_components import Components, merged, separated
 from fairlead.cli.script.sbatch_lines import COLON, HETJOB, OptionReader
 from fairlead.cli.script.slurm_options import OPTIONS, Argument, OptionTreatment, Reach
@@ -31,7 +31,9 @@ _LINES = st.lists(st.lists(_WORDS, max_size=4), max_size=6)
 def test_whatever_is_written_is_read_or_refused(lines: list[list[str]], words: list[str]) -> None:
     text = "".join(f"#SBATCH {' '.join(line)}\n" for line in lines)
     header = parse_header(
-        f"#!/bin/sh\n{text}true\n", file="t.sh", beside=Beside(options=tuple(separated(words)))
+        f"#!/bin/sh\n{text}true\n",
+        file="t.sh",
+        beside=SubmissionContext(options=tuple(separated(words))),
     )
     assert header.batch is not None
     assert all(each.message and each.help is not None for each in header.problems)

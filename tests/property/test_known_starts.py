@@ -23,7 +23,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.places.capacity import PresentCapacity
-from fairlead.decide.placement.places.kept import KeptRoom, QueueReservation, together
+from fairlead.decide.placement.places.kept_room import KeptRoom, QueueReservation, together
 from fairlead.decide.placement.stages.first_start import FirstStart
 from fairlead.decide.placement.stages.reservation import HeadReservations
 from fairlead.decide.placement.waiting.known_starts import Chain, Changes, KnownStarts

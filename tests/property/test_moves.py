@@ -12,7 +12,7 @@ from tests.property.exact import ExactGang, Programme, demands
 from fairlead.api.jobs.topology import Topology
 from fairlead.decide.placement.evict.moves import Mover, Moves, MoveSearch
 from fairlead.decide.placement.evict.victims import Candidate
-from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.search import plan_gang
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.gang.gangs import GangRequest

@@ -20,7 +20,7 @@ from fairlead.decide.placement.actions import NominateJob, PlaceJob, PreemptJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.evict.victims import Candidate, cost_of, find_victims
-from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.search import plan_gang
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.gang.gangs import GangRequest

@@ -38,7 +38,7 @@ from fairlead.app.messages import FleetLine, HistoryLine
 from fairlead.cli.app import run
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.records import past
+from fairlead.cli.records import ended_jobs
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import ObjectList, Request, RequestVerb
 
@@ -214,7 +214,7 @@ def test_records_of_jobs_and_of_the_fleet_are_shown_escaped(text: str) -> None:
     line = FleetLine(1, f"h100{text}", f"Refused{text}", f"Why{text}", f"no{text}")
     api = PoisonedApi(lambda: "")
     with patch.object(
-        past, "_read", lambda _s, _b, _q, type_: [job if type_ is HistoryLine else line]
+        ended_jobs, "_read", lambda _s, _b, _q, type_: [job if type_ is HistoryLine else line]
     ):
         for form in ("table", "wide", "json", "yaml", "name"):
             for command in (["history", "-A"], ["fleet", "history"]):

@@ -19,7 +19,7 @@ from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY, TEAM
 from fairlead.api.values.times import format_time
-from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
+from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
@@ -106,7 +106,7 @@ class _World:
         nodes = tuple(node for _, node in sorted(self.nodes.items()))
         jobs = tuple(job for _, job in sorted(self.jobs.items()))
         objects = Objects(nodes, jobs, (), CLASSES, TEAMS)
-        carried = Carried.of(self.state)
+        carried = CarriedState.of(self.state)
         snapshot = Snapshot(self.now, objects, self.policy, carried=carried, recall=recall)
         assert replay(snapshot).actions == made
         met.update(type(action).__name__ for action in made)

@@ -74,7 +74,7 @@ def note(met: Counter[str], recorded: RecordedDecision) -> None:
     met["replayed"] += 1
     met.update(write.action for write in recorded.actions)
     met["verdicts"] += len(recall.verdicts)
-    met.update(verdict.reason.value for verdict in recall.verdicts.values())
+    met.update(verdict.reason.value for verdict in recall.verdicts)
     met["no_victims"] += len(recall.no_victims)
     met["failed"] += len(recall.failed)
     met["tried"] += sum(each is not None for each in recall.tried)

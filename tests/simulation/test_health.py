@@ -12,7 +12,7 @@ from fairlead.api.kubernetes.core import Taint
 from fairlead.api.names import TAINT_UNHEALTHY
 from fairlead.decide.health import cycle
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.rails.ledger import RailsAccount
+from fairlead.decide.removal.ledger import RailsAccount
 from fairlead.sim.actors.health_checker import HealthChecker
 from fairlead.sim.explore import explore_one
 from fairlead.sim.explored_worlds import options_of

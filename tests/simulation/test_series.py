@@ -34,9 +34,9 @@ from fairlead.decide.health.unreachable_nodes import Presence, SilenceHold
 from fairlead.decide.network import CountingState
 from fairlead.decide.network.traffic import CLASSES_MAX
 from fairlead.decide.notices import TryReason
-from fairlead.decide.rails.removals import RemovalRule
-from fairlead.decide.rails.sight import Blindness
 from fairlead.decide.reasons import Reason
+from fairlead.decide.removal.removals import RemovalRule
+from fairlead.decide.removal.trust import Blindness
 from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.registry import CHECKS
 from fairlead.model.health.node_record import NodeState

@@ -7,6 +7,10 @@ from collections import defaultdict
 
 from tests.tidy.sources import modules, name, tree
 
+#: As the whole name each of these words means several things in the glossary, or a picture.
+SAYS_TOO_LITTLE = {"beside", "carried", "ends", "freed", "given", "held", "hold", "past", "rails",
+                   "recalled", "reserved", "startable"}  # fmt: skip
+
 
 def test_no_two_public_classes_share_a_name() -> None:
     places: dict[str, list[str]] = defaultdict(list)
@@ -29,3 +33,17 @@ def test_no_class_is_imported_under_another_class_name() -> None:
         if each.asname and each.name[0].isupper() and not each.name.isupper()
     ]
     assert renamed == []
+
+
+def test_names_say_what_is_held_kept_or_reserved() -> None:
+    """A class `Held` or a module `kept` could be four things (docs/glossary.md has the words)."""
+    vague: list[str] = []
+    for path in modules():
+        where = name(path)
+        vague += [where for part in where.split("/") if part.removesuffix(".py") in SAYS_TOO_LITTLE]
+        vague += [
+            f"{where}:{node.lineno} {node.name}"
+            for node in tree(path).body
+            if isinstance(node, ast.ClassDef) and node.name.lower() in SAYS_TOO_LITTLE
+        ]
+    assert vague == []

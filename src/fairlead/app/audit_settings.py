@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from fairlead.input.sections import Section
+from fairlead.api.values.sections import Section
 from fairlead.runtime.audit_export import TARGETS_MAX, AuditAddress, parse_target
 
 

@@ -6,10 +6,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from fairlead.input.sections import Section, within
+from fairlead.api.values.sections import YEAR, Section, within
 
 PARTITIONS_MAX = 256
-YEAR = 365 * 24 * 3600
 
 
 class SlurmSettings(Section, frozen=True):

@@ -2,7 +2,8 @@
 
 `fairlead up --settings FILE` and `fairlead controller --settings FILE` read the same file; the
 installation writes it from its value `settings`. Each field overrides the field of the same name of
-a policy, and has the same default; the other fields of the policies are internal.
+a policy, and one of the two has the default of the other; the other fields of the policies are
+internal. What a controller of `decide` reads is declared in the `settings.py` beside its policy.
 """
 
 from __future__ import annotations
@@ -31,18 +32,24 @@ from fairlead.api.jobs.job_defaults import (
 from fairlead.api.jobs.job_mounts import EmptyDir
 from fairlead.api.jobs.preflight import PreflightSuite
 from fairlead.api.kubernetes.selectors import is_qualified_name
-from fairlead.api.names import BALLOON_IMAGE, ZONE
+from fairlead.api.names import ZONE
 from fairlead.api.values.bounds import PATH_MAX
+from fairlead.api.values.sections import YEAR, Section, about, within
 from fairlead.app.audit_settings import AuditSettings, conflicts_of_audit
 from fairlead.app.client_settings import SessionsSettings, SlurmSettings
-from fairlead.app.health_settings import HealthSettings, SilenceSettings, conflicts_of_tests
-from fairlead.app.images_settings import ImagesSettings
-from fairlead.app.jobs_settings import DAY, HOUR, YEAR, JobsSettings
 from fairlead.app.notices_settings import NoticesSettings, conflicts_of_notices
 from fairlead.app.traffic_settings import ClusterTrafficSettings, conflicts_of_traffic
 from fairlead.app.use_settings import IdleSettings, UseSettings, conflicts_of_idle
+from fairlead.decide.adoption.settings import AdoptionSettings
+from fairlead.decide.doctor.policy import DoctorPolicy
+from fairlead.decide.fleet.settings import BalloonSettings
+from fairlead.decide.health.settings import HealthSettings, SilenceSettings, conflicts_of_tests
+from fairlead.decide.images.settings import ImagesSettings
+from fairlead.decide.jobs.settings import JobsSettings
+from fairlead.decide.placement.desk.settings import PlacementSettings
+from fairlead.decide.teams.settings import TeamsSettings
 from fairlead.doctor.sources import METRIC_SOURCES, Source
-from fairlead.input.sections import Section, about, load, plain, within
+from fairlead.input.sections import load, plain
 from fairlead.model.asks.topology import DEFAULT_LEVELS, Level
 
 if TYPE_CHECKING:
@@ -57,124 +64,8 @@ _PAGE = f"^({'|'.join(_PAGES)})=https?://[^/ ]+/"
 _SERVER = "https?://[^/ @]+(/[^ @]*)?"
 _JOB = f"^({'|'.join(METRIC_SOURCES)})=.+$"
 ETCD_MAX = 9
+_DOCTOR = DoctorPolicy()
 LEVELS_MAX = 16
-
-
-class PlacementSettings(Section, frozen=True):
-    """Order of the queue, and gangs that lose nodes."""
-
-    starvation_seconds: Annotated[
-        int,
-        within(0, YEAR, "A job that has waited so long at the head of the queue keeps later jobs "
-                        "off the nodes that it could use; 0: from the start."),
-    ] = 900  # fmt: skip
-    backfills: Annotated[
-        bool,
-        about("Later jobs may use these nodes where that does not delay it, by the jobs' time "
-              "limits (EASY backfill); false: none may."),
-    ] = True  # fmt: skip
-    backfill_reservations_max: Annotated[
-        int,
-        within(1, 32, "Room is kept for so many jobs that could use the same node. 1: no later job "
-                      "delays the first one that waits (EASY backfill). More: none delays any of "
-                      "these (conservative backfill)."),
-    ] = 1  # fmt: skip
-    predictions_seconds_max: Annotated[
-        int,
-        within(0, YEAR, "For so long after `starvationSeconds` jobs without a time limit count "
-                        "there by the run times of past jobs of their user, name and size; 0: "
-                        "never."),
-    ] = 14_400  # fmt: skip
-    repair_hold_seconds: Annotated[
-        int,
-        within(0, DAY, "A gang that finds no replacement for its lost nodes for so long releases "
-                       "all its nodes."),
-    ] = 300  # fmt: skip
-    suspect_seconds: Annotated[
-        int,
-        within(0, YEAR, "For so long a node that an attempt lost, or that was not ready for a "
-                        "time, takes members only after the other nodes with as many devices free; "
-                        "0: it does not."),
-    ] = 3_600  # fmt: skip
-    preempts: Annotated[
-        bool, about("Jobs of higher priority preempt running jobs of lower priority.")
-    ] = True
-    preempts_adopted: Annotated[
-        bool, about("Gangs of other tools may be preempted: their pods are deleted for it.")
-    ] = False
-    preemption_min_run_seconds: Annotated[
-        int, within(0, YEAR, "A job that came to its nodes less long ago is not preempted.")
-    ] = 60
-    defragments: Annotated[
-        bool,
-        about("Running gangs are moved to other nodes for a job that has waited at the head of the "
-              "queue for starvationSeconds, where that makes room for it."),
-    ] = False  # fmt: skip
-    defragments_on_request: Annotated[
-        bool,
-        about("They are also moved for a waiting job with the annotation fairlead.dev/defragment: "
-              "\"true\" (fairlead defrag JOB)."),
-    ] = False  # fmt: skip
-    move_min_run_seconds: Annotated[
-        int, within(0, YEAR, "A job that has run for less since its start is not moved.")
-    ] = 1800
-    moves_max: Annotated[
-        int,
-        within(1, 1000, "Gangs that are moved at a time, for one job or to empty nodes of pools."),
-    ] = 8  # fmt: skip
-    consolidation_horizon_seconds: Annotated[
-        int,
-        within(0, YEAR, "In node pools that are consolidated, gangs are moved off a node only if "
-                        "what they lose is less than keeping the node for so long; 0: never."),
-    ] = 3_600  # fmt: skip
-
-
-class AdoptionSettings(Section, frozen=True):
-    """Gangs of other tools; for clusters with a scheduler of their own."""
-
-    bind_patience_seconds: Annotated[
-        int,
-        within(1, HOUR, "A released pod that its scheduler refuses for longer releases its place."),
-    ] = 10  # fmt: skip
-    bare_patience_seconds: Annotated[
-        int,
-        within(1, DAY, "The same for a pod without a controller: it is deleted, and nothing "
-                       "creates it again."),
-    ] = 300  # fmt: skip
-    refusals_max: Annotated[
-        int, within(1, 1000, "After so many such refusals in a row the whole gang queues again.")
-    ] = 5
-    again_seconds_max: Annotated[
-        int, within(10, DAY, "Longest wait of such a gang before it queues again.")
-    ] = 600
-    idle_seconds_max: Annotated[
-        int, within(0, DAY, "A gang whose pods are all gone keeps its place for so long.")
-    ] = 60
-    keep_finished_seconds: Annotated[
-        int,
-        within(0, YEAR, "The job of a gang that has ended and has no owner is kept for so long."),
-    ] = 3600  # fmt: skip
-
-
-class TeamsSettings(Section, frozen=True):
-    """Shares of teams: how fast nodes change hands, and what is kept together."""
-
-    changes_max: Annotated[int, within(1, 1000, "Nodes that change hands per second.")] = 50
-    exchange_seconds: Annotated[
-        int,
-        within(0, YEAR, "A job that has kept nodes of other teams for so long gets them for its "
-                        "team, in exchange for nodes of the team that it does not use."),
-    ] = 3600  # fmt: skip
-    block_key: Annotated[
-        str,
-        Meta(max_length=317, description="Node label of the block in which the nodes of a team are "
-             "kept together."),
-    ] = "topology.kubernetes.io/zone"  # fmt: skip
-    system_namespaces: Annotated[
-        tuple[Annotated[str, Meta(pattern="^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")], ...],
-        Meta(max_length=64, description="Namespaces of the cluster's own components beside "
-             "kube-system, such as calico-system: their pods may be on nodes of every team."),
-    ] = ()  # fmt: skip
 
 
 class DoctorSettings(Section, frozen=True):
@@ -184,8 +75,10 @@ class DoctorSettings(Section, frozen=True):
         bool,
         about("Examine the control plane from time to time; false: the doctor does nothing, and "
               "has no rights."),
-    ] = True  # fmt: skip
-    interval_seconds: Annotated[int, within(60, 1200, "Time between two examinations.")] = 300
+    ] = _DOCTOR.enabled  # fmt: skip
+    interval_seconds: Annotated[int, within(60, 1200, "Time between two examinations.")] = (
+        _DOCTOR.interval_seconds
+    )
     metrics: Annotated[
         tuple[Annotated[str, Meta(pattern=_PAGE)], ...],
         Meta(max_length=32, description="Pages of metrics beside those of the API server, each "
@@ -200,7 +93,7 @@ class DoctorSettings(Section, frozen=True):
         str,
         Meta(max_length=2048, pattern=f"^({_SERVER})?$", description="A Prometheus that scrapes "
              "this cluster and no other one, for what no page shows; empty: none."),
-    ] = ""  # fmt: skip
+    ] = _DOCTOR.prometheus  # fmt: skip
     prometheus_jobs: Annotated[
         tuple[Annotated[str, Meta(pattern=_JOB)], ...],
         Meta(max_length=32, description="Labels `job` of its scrapes where the usual names do not "
@@ -211,23 +104,7 @@ class DoctorSettings(Section, frozen=True):
         Meta(min_length=1, max_length=512, description="Has the directories etcd (ca.crt, tls.crt, "
              "tls.key) and prometheus (ca.crt, and token or login); files that are not there are "
              "not used."),
-    ] = "/etc/fairlead-doctor"  # fmt: skip
-
-
-class BalloonSettings(Section, frozen=True):
-    """Pods that hold idle nodes of pools whose machines another autoscaler owns."""
-
-    image: Annotated[
-        str,
-        Meta(min_length=1, max_length=512, description="Image of a balloon: one that waits and "
-             "does nothing, with its digest."),
-    ] = BALLOON_IMAGE  # fmt: skip
-    changes_max: Annotated[
-        int, within(1, 1000, "Balloons that are created or deleted per second.")
-    ] = 50
-    evictions_max: Annotated[
-        int, within(1, 10_000, "Balloons that leave for real work per second, beside these.")
-    ] = 500
+    ] = _DOCTOR.credentials_directory  # fmt: skip
 
 
 class LevelSettings(Section, frozen=True):
@@ -363,7 +240,6 @@ class ControllerSettings(Section, frozen=True):
         # Here, since the commands read the types and `policies` loads numpy.
         from fairlead.app.policies import Policies
         from fairlead.decide.adoption.view import AdoptionPolicy
-        from fairlead.decide.doctor.policy import DoctorPolicy
         from fairlead.decide.fleet.balloons import BalloonPolicy
         from fairlead.decide.health.policy import HealthPolicy, SilencePolicy, SuiteRule
         from fairlead.decide.images.policy import ImagesPolicy

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from dataclasses import replace as changed
 from math import inf
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -62,17 +62,16 @@ from fairlead.api.kubernetes.volumes import (
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.pod_asks import RESIZE_PENDING
 from fairlead.controllers.decision_log import Cycle
-from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
+from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.outcome import status_patch
-from fairlead.decide.reasons import Reason
-from fairlead.decide.verdict import Fact, ObjectKey, Verdict
 from fairlead.model.asks.topology import Level
 from fairlead.model.inventory.image_table import IMAGES_PER_NODE_MAX
 from fairlead.model.objects import Objects
 
+T = TypeVar("T")
 FORMAT, VERSION = "fairlead.dev/decision", 1
 #: Larger files are refused, as are larger answers of a server.
 FILE_BYTES_MAX = 512 << 20
@@ -118,23 +117,6 @@ class Write(msgspec.Struct, frozen=True, rename="camel"):
     patch: dict[str, Any]
 
 
-class _Remembered(msgspec.Struct, frozen=True):
-    job: ObjectKey
-    reason: Reason
-    facts: dict[str, Fact] = {}
-
-
-class _Recall(msgspec.Struct, frozen=True, rename="camel"):
-    unwritten: list[ObjectKey] = []
-    verdicts: list[_Remembered] = []
-    left_alone: list[ObjectKey] = []
-    no_victims: list[ObjectKey] = []
-    sought: list[ObjectKey] = []
-    tried_nodes: list[str] | None = None
-    tried: list[list[ObjectKey] | None] = []
-    failed: list[tuple[int, ObjectKey, int]] = []
-
-
 class _Header(msgspec.Struct, frozen=True, rename="camel"):
     format: str
     version: int
@@ -148,9 +130,9 @@ class _Header(msgspec.Struct, frozen=True, rename="camel"):
     policy: dict[str, float | int | bool | None]
     levels: list[tuple[str, str]]
     contains_faults: bool
-    carried: Carried
-    recall: _Recall
-    actions: list[Write]
+    carried: CarriedState
+    recall: Recall
+    actions: tuple[Write, ...]
     digest: str
 
 
@@ -168,9 +150,8 @@ class DecisionFileError(Exception):
         self.why = why
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionHead:
-    """A decision without what it was made on, of which `objects` is the number."""
+class DecisionHead(msgspec.Struct, frozen=True, rename="camel"):
+    """The first line without what the decision was made on; `objects` is the number of those."""
 
     cycle: int
     release: str
@@ -230,7 +211,7 @@ def digest_of(writes: Sequence[Write]) -> str:
 
 def write_lines(cycle: Cycle, snapshot: Snapshot) -> Iterator[bytes]:
     """Yield the lines of the file of a decision."""
-    writes, recall = writes_of(cycle.actions), snapshot.recall
+    writes = writes_of(cycle.actions)
     objects = [
         (kind, each)
         for kind, (field, _) in _KINDS.items()
@@ -241,13 +222,8 @@ def write_lines(cycle: Cycle, snapshot: Snapshot) -> Iterator[bytes]:
         asdict(snapshot.policy), [(each.name, each.key) for each in snapshot.levels],
         snapshot.contains_faults,
         snapshot.carried,
-        _Recall(
-            recall.unwritten,
-            [_Remembered(key, v.reason, dict(v.facts)) for key, v in recall.verdicts.items()],
-            list(recall.left_alone), list(recall.no_victims), recall.sought,
-            recall.tried_nodes, recall.tried, recall.failed,
-        ),
-        list(writes), digest_of(writes),
+        snapshot.recall,
+        writes, digest_of(writes),
     ))  # fmt: skip
     images = _Images(snapshot.objects.jobs)
     for kind, each in objects:
@@ -264,13 +240,10 @@ def _encode(value: object) -> bytes:
 
 def read_head(line: bytes) -> DecisionHead:
     """Return what the first line of a file has; DecisionFileError."""
-    found = _header(1, line)
-    return DecisionHead(
-        found.cycle, found.release, found.now, found.objects, tuple(found.actions), found.digest
-    )
+    return _first(1, line, DecisionHead)
 
 
-def _header(number: int, first: bytes) -> _Header:
+def _first(number: int, first: bytes, type_: type[T]) -> T:
     head = _decode(number, first, _Start)
     if head.format != FORMAT:
         raise DecisionFileError(
@@ -279,14 +252,14 @@ def _header(number: int, first: bytes) -> _Header:
     if head.version != VERSION:
         why = f"version {head.version} of the format is not known here, but {VERSION} is"
         raise DecisionFileError(number, why, "version")
-    return _decode(number, first, _Header)
+    return _decode(number, first, type_)
 
 
 def read_lines(lines: Iterable[bytes]) -> RecordedDecision:
     """Return what a file has; DecisionFileError."""
     numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
     number, first = next(numbered, (1, b""))
-    header = _header(number, first)
+    header = _first(number, first, _Header)
     found: dict[str, list[Any]] = {field: [] for field, _ in _KINDS.values()}
     count = 0
     for number, text in numbered:
@@ -305,11 +278,9 @@ def read_lines(lines: Iterable[bytes]) -> RecordedDecision:
     snapshot = Snapshot(
         header.now, objects, _policy(header.policy),
         tuple(Level(name, key) for name, key in header.levels),
-        header.carried, _recall(header.recall), header.contains_faults,
+        header.carried, header.recall, header.contains_faults,
     )  # fmt: skip
-    return RecordedDecision(
-        header.cycle, header.release, snapshot, tuple(header.actions), header.digest
-    )
+    return RecordedDecision(header.cycle, header.release, snapshot, header.actions, header.digest)
 
 
 class _Start(msgspec.Struct, frozen=True):
@@ -319,7 +290,7 @@ class _Start(msgspec.Struct, frozen=True):
     version: int
 
 
-def _decode(number: int, text: bytes, type_: type[Any], *, prefix: str = "") -> Any:
+def _decode(number: int, text: bytes, type_: type[T], *, prefix: str = "") -> T:
     try:
         return msgspec.json.decode(text, type=type_)
     except msgspec.ValidationError as error:
@@ -336,14 +307,6 @@ def _policy(given: dict[str, float | int | bool | None]) -> PlacementPolicy:
         return msgspec.convert(finite, PlacementPolicy)
     except msgspec.ValidationError as error:
         raise DecisionFileError(1, str(error).partition(" - at ")[0], "policy") from error
-
-
-def _recall(given: _Recall) -> Recall:
-    return Recall(
-        given.unwritten, {each.job: Verdict(each.reason, each.facts) for each in given.verdicts},
-        dict.fromkeys(given.left_alone), dict.fromkeys(given.no_victims), given.sought,
-        given.tried_nodes, given.tried, given.failed,
-    )  # fmt: skip
 
 
 class _Images:

@@ -9,10 +9,11 @@ from msgspec import Meta
 
 from fairlead.api.jobs.job_defaults import NoticeTerms
 from fairlead.api.jobs.notify import MAIL_ADDRESS
+from fairlead.api.values.sections import Section, about, within
 from fairlead.decide.notices import MailServer, NoticesPolicy, SmtpTls, parse_networks
-from fairlead.input.sections import Section, about, within
 
 LISTED_MAX = 64
+_POLICY = NoticesPolicy()
 
 
 class NoticesSettings(Section, frozen=True):
@@ -31,10 +32,10 @@ class NoticesSettings(Section, frozen=True):
     ] = ()  # fmt: skip
     namespace_per_minute: Annotated[
         int, within(1, 10_000, "Tries to send that begin within a minute, of a namespace.")
-    ] = 60
+    ] = _POLICY.namespace_per_minute
     per_minute: Annotated[
         int, within(1, 100_000, "Tries to send that begin within a minute, in all.")
-    ] = 600
+    ] = _POLICY.per_minute
     smtp_host: Annotated[
         str, Meta(max_length=253, description="Mail server; empty: no mail is sent.")
     ] = ""

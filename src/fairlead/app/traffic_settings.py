@@ -11,7 +11,7 @@ from msgspec import Meta
 from fairlead.api.cluster.node_report import CLASS_NAME_MAX
 from fairlead.api.values.bounds import NAME_MAX
 from fairlead.api.values.egress import TEAM_BITS_MIN, TrafficDirection, egress_bits
-from fairlead.input.sections import Section
+from fairlead.api.values.sections import Section
 
 if TYPE_CHECKING:
     from fairlead.decide.network import DestinationLimit, EgressPolicy

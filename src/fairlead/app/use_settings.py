@@ -8,12 +8,12 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from fairlead.api.values.sections import DAY, Section, about, within
 from fairlead.decide.idle import IdleMode, IdlePolicy
 from fairlead.decide.use_samples import UsePolicy
-from fairlead.input.sections import Section, about, within
 
-_DAY = 86_400
 _LISTED_MAX = 256
+_IDLE = IdlePolicy()
 
 
 class IdleSettings(Section, frozen=True):
@@ -22,35 +22,41 @@ class IdleSettings(Section, frozen=True):
     mode: Annotated[
         IdleMode,
         about("None; Shadow: Events say what would be done; Enforce: owners are warned, jobs end."),
-    ] = IdleMode.NONE
+    ] = _IDLE.mode
     first_warning_seconds: Annotated[
-        int, within(12, _DAY, "The owner of a job that was idle for so long is warned.")
-    ] = 3_600
-    second_warning_seconds: Annotated[int, within(13, 2 * _DAY, "And warned again.")] = 6_300
+        int, within(12, DAY, "The owner of a job that was idle for so long is warned.")
+    ] = _IDLE.first_warning_seconds
+    second_warning_seconds: Annotated[int, within(13, 2 * DAY, "And warned again.")] = (
+        _IDLE.second_warning_seconds
+    )
     end_seconds: Annotated[
         int,
-        within(14, 7 * _DAY, "A job that was idle for so long ends, where its nodes count what it "
+        within(14, 7 * DAY, "A job that was idle for so long ends, where its nodes count what it "
                              "uses."),
-    ] = 7_200  # fmt: skip
+    ] = _IDLE.end_seconds  # fmt: skip
     gpu_percent_max: Annotated[
         int,
         within(0, 50, "A job is idle whose GPUs compute for at most so much of 5 minutes."),
-    ] = 5
-    gpus_min: Annotated[int, within(0, 1_000, "Only jobs with so many GPUs are looked at.")] = 1
-    ends_per_hour_max: Annotated[int, within(1, 10_000, "Jobs that end within an hour.")] = 20
+    ] = _IDLE.gpu_percent_max
+    gpus_min: Annotated[int, within(0, 1_000, "Only jobs with so many GPUs are looked at.")] = (
+        _IDLE.gpus_min
+    )
+    ends_per_hour_max: Annotated[int, within(1, 10_000, "Jobs that end within an hour.")] = (
+        _IDLE.ends_per_hour_max
+    )
     except_users: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=253)], ...],
         Meta(max_length=_LISTED_MAX, description="Users whose jobs are left alone."),
-    ] = ()
+    ] = _IDLE.except_users
     except_teams: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=63)], ...],
         Meta(max_length=_LISTED_MAX, description="Teams whose jobs are left alone."),
-    ] = ()
+    ] = _IDLE.except_teams
     except_names: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=317)], ...],
         Meta(max_length=_LISTED_MAX, description="Names of jobs that are left alone, or "
              "NAMESPACE/NAME, with * for any text. Users choose the names of their jobs."),
-    ] = ()  # fmt: skip
+    ] = _IDLE.except_names  # fmt: skip
 
     def policy(self) -> IdlePolicy:
         """Return what is done about them."""

@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from msgspec import Meta
 
-from fairlead.input.sections import Section, about, load, within
+from fairlead.api.values.sections import HOUR, Section, about, within
+from fairlead.input.sections import load
 
-HOUR = 3600
 #: Names that only the cluster itself gives.
 SYSTEM_PREFIX = "system:"
 _HTTPS = r"^(https://[^\s/?#@\"']+(/[^\s?#\"']*)?)?$"

@@ -21,7 +21,7 @@ import msgspec
 
 from fairlead.api.jobs.job import Job
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.decide.answers.snapshot import Carried, Snapshot
+from fairlead.decide.answers.snapshot import CarriedState, Snapshot
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
@@ -70,7 +70,7 @@ class Cycle:
     contains_faults: bool
     actions: tuple[Action, ...]
     recall: Recall
-    carried: Carried
+    carried: CarriedState
     #: Jobs that it took for admitted before their objects said so.
     admitted: tuple[Job, ...] = ()
     #: Counts from the start of the scheduler; set by the log.

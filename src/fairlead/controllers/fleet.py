@@ -64,7 +64,7 @@ from fairlead.decide.fleet.view import (
     about,
 )
 from fairlead.decide.fleet.waiting import gangs_in_order, lacks_nodes
-from fairlead.decide.rails.sight import Pulse
+from fairlead.decide.removal.trust import Pulse
 from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.gang.gangs import JobKey

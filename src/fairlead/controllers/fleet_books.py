@@ -6,7 +6,7 @@ from fairlead.api.cluster.fleet import FLEET_NAME
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import FLEETS
 from fairlead.api.status import AlreadyExists
-from fairlead.decide.rails.books import WriteFleet
+from fairlead.decide.removal.books import WriteFleet
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.object_writer import ObjectWriter

@@ -53,8 +53,8 @@ from fairlead.decide.health.testing import (
     TestAction,
     fault_of,
 )
-from fairlead.decide.rails.books import CreateFleet, WriteFleet
-from fairlead.decide.rails.sight import Pulse
+from fairlead.decide.removal.books import CreateFleet, WriteFleet
+from fairlead.decide.removal.trust import Pulse
 from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.health.node_record import record_of

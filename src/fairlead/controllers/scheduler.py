@@ -29,7 +29,7 @@ from fairlead.controllers.decision_log import Cycle, DecisionLog
 from fairlead.controllers.job_writer import REFUSALS_MAX
 from fairlead.controllers.pod_refusals import is_denial
 from fairlead.controllers.uncertain_placements import UncertainPlacements
-from fairlead.decide.answers.snapshot import Carried
+from fairlead.decide.answers.snapshot import CarriedState
 from fairlead.decide.attempts.notes import is_left_to_array
 from fairlead.decide.placement.actions import (
     Action,
@@ -150,7 +150,8 @@ class SchedulerController:
         decision = decide(self.state, self._policy, now, contains_faults=contains, memory=memory)
         made = Cycle(
             now, self._stopwatch() - started_at, len(self.state.queue), contains,
-            decision.actions, memory.recall, Carried.of(self.state), self._world.admissions.jobs,
+            decision.actions, memory.recall, CarriedState.of(self.state),
+            self._world.admissions.jobs,
         )  # fmt: skip
         self.decisions.note(made)
         self._world.admissions.decided({each.job.metadata.key for each in decision.actions})

@@ -1,8 +1,8 @@
 """Typed records in YAML files: read as a whole, refused with every mistake and its place.
 
-A `Section` is a group of fields; a file may leave out those that have a default. Fields may be
-sections, and lists of sections. Values of the installation, settings of the controllers, and
-profiles of virtual nodes are read this way.
+A `Section` (`api/values/sections.py`) is a group of fields; a file may leave out those that have a
+default. Fields may be sections, and lists of sections. Values of the installation, settings of the
+controllers, and profiles of virtual nodes are read this way.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type
 import msgspec
 from msgspec import NODEFAULT, Meta
 
+from fairlead.api.values.sections import Section
 from fairlead.input.errors import CliError, Code, Problem
 from fairlead.input.suggest import nearest
 from fairlead.input.yamlmarks import (
@@ -28,22 +29,7 @@ from fairlead.input.yamlmarks import (
 )
 
 Tree = dict[str, Any]
-S = TypeVar("S", bound="Section")
-
-
-class Section(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True,
-               kw_only=True):  # fmt: skip
-    """A group of fields."""
-
-
-def about(text: str) -> Meta:
-    """Return what a field is for, which the reference and the schema say."""
-    return Meta(description=text)
-
-
-def within(least: int, most: int, text: str) -> Meta:
-    """Return the bounds of a number, both inclusive, and what it is for."""
-    return Meta(ge=least, le=most, description=text)
+S = TypeVar("S", bound=Section)
 
 
 def merged(default: Any, given: Any) -> Any:

@@ -41,14 +41,11 @@ from fairlead.member.gang_link import (
     listen,
     spawning,
 )
+from fairlead.member.gang_peers import EXIT_UNAVAILABLE, GATHER_SECONDS_MAX, MpiError, any_of
 from fairlead.member.het_groups import cpus_of_nodes
 from fairlead.member.mpirun import (
-    EXIT_UNAVAILABLE,
-    GATHER_SECONDS_MAX,
     PR_SET_CHILD_SUBREAPER,
-    MpiError,
     NotInstalledError,
-    any_of,
     end_like,
     end_of,
     gang_of_environment,

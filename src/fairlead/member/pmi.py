@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 KEY_LENGTH_MAX = 64
 VALUE_LENGTH_MAX = 1024
@@ -29,14 +30,41 @@ Values: TypeAlias = dict[str, str]
 Fence: TypeAlias = Callable[[Values], Awaitable[Mapping[str, str]]]
 
 
+class RankServer(Protocol):
+    """Serves one rank what its MPI library asks of a process manager, from before its start."""
+
+    #: What the rank's environment and open descriptors have more.
+    variables: Values
+    descriptors: tuple[int, ...]
+    has_begun: bool
+    has_finished: bool
+    #: Set with the exit code that a rank asks for, for all ranks, before it ends.
+    aborted: asyncio.Future[int]
+
+    async def serve(self) -> None:
+        """Answer until the rank has ended; begins once it has its descriptors."""
+        ...
+
+    def close(self) -> None:
+        """Answer no more."""
+        ...
+
+
 class PmiServer:
     """Serves one rank, which is alone on its node as far as the library is concerned."""
 
-    def __init__(self, size: int, fence: Fence, name: str) -> None:
+    def __init__(self, rank: int, size: int, fence: Fence, name: str) -> None:
         """`name` is that of the communicator, the same for all of its ranks and no other's.
 
         MPICH names files in /dev/shm after it, which all users of a machine have in common.
         """
+        self._ours, self._theirs = socket.socketpair()
+        self.descriptors = (self._theirs.fileno(),)
+        #: What the library reads besides the descriptor.
+        self.variables: Values = {
+            "PMI_FD": str(self._theirs.fileno()), "PMI_RANK": str(rank), "PMI_SIZE": str(size),
+            "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1",
+        }  # fmt: skip
         self._size = size
         self._name = name
         self._fence = fence
@@ -45,11 +73,16 @@ class PmiServer:
         self._of_node: Values = {}
         self.has_begun = False
         self.has_finished = False
-        #: Set with the exit code that a rank asks for, for all ranks, before it ends.
         self.aborted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def close(self) -> None:
+        """Leave no descriptor that the rank has not taken."""
+        self._theirs.close()
+
+    async def serve(self) -> None:
         """Answer until the rank closes its end; what is not understood ends the conversation."""
+        self._theirs.close()
+        reader, writer = await asyncio.open_connection(sock=self._ours)
         try:
             while line := await reader.readline():
                 request = _request(line.decode("utf-8", "replace"))
@@ -186,15 +219,3 @@ def _request(line: str) -> Values:
         key, _, value = word.partition("=")
         out[key] = value
     return out
-
-
-#: What the library reads besides the descriptor.
-def environment(rank: int, size: int, descriptor: int) -> Values:
-    """Return the variables of a rank."""
-    return {
-        "PMI_FD": str(descriptor),
-        "PMI_RANK": str(rank),
-        "PMI_SIZE": str(size),
-        "MPI_LOCALRANKID": "0",
-        "MPI_LOCALNRANKS": "1",
-    }

@@ -49,8 +49,8 @@ EXIT_UNAVAILABLE = 69
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 #: Passed on from the moment in which tasks may start: they would end srun, and it all tasks.
 _SAYING = (signal.SIGUSR1, signal.SIGUSR2)
-#: Serves a task PMI, where `--mpi=pmi2` asks for it.
-_MPI_LAUNCHER = (sys.executable, "-m", "fairlead.member.mpirun", "--")
+#: Serves a task what `--mpi` asks for.
+_MPIRUN = (sys.executable, "-m", "fairlead.member.mpirun")
 _PATTERN = re.compile(r"%(?:0?(\d*))?([a-zA-Z%])")
 
 
@@ -128,7 +128,8 @@ class PlacedStep:
             commands = programs(Path(options.command[0]).read_text(), total)
         size = sum(sum(each.counts) for each in self.parts)
         words, found = iter(commands), dict[str, list[dict[str, Any]]]()
-        launcher = _MPI_LAUNCHER if options.mpi == "pmi2" else ()
+        flags = MPI_KINDS[options.mpi]
+        launcher = () if flags is None else (*_MPIRUN, *flags, "--")
         for number, (node, count) in enumerate(part.placed, first_node):
             tasks = found[str(part.job.first + node)] = list[dict[str, Any]]()
             for local in range(count):

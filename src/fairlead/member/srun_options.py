@@ -52,8 +52,10 @@ _CARRIED = ("label", "kill-on-bad-exit", "output", "error", "input", "pty", "chd
             "mpi")  # fmt: skip
 _LETTERS = {letter: name for table in (_TAKES_VALUE, _TAKES_NONE, _OPTIONAL)
             for name, letter in table.items() if letter}  # fmt: skip
-#: What `--mpi` may be, beside `list`.
-MPI_KINDS = ("none", "pmi2")
+#: What `--mpi` may be, beside `list`: the flags of mpirun, which serves the task; None without it.
+MPI_KINDS: Mapping[str, tuple[str, ...] | None] = {"none": None, "pmi2": (), "pmix": ("--pmix",)}
+#: Sites have one for each version of the library: pmix_v4. Here it is that of the image.
+_PMIX_VERSION = re.compile(r"pmix_v\d+(\.\d+)*$", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,7 @@ def _options(
     if tasks is None and each is None and nodes is None and "nodelist" not in given:
         each = int(default_each) if default_each else None
     mpi = given.get("mpi") or environment.get("SLURM_MPI_TYPE", "none")
+    mpi = _PMIX_VERSION.sub("pmix", mpi)
     if mpi not in (*MPI_KINDS, "list"):
         if "mpi" in given:
             known = ", ".join(MPI_KINDS)

@@ -51,7 +51,7 @@ from fairlead.model.holdings.suspects import SuspectTable
 from fairlead.model.holdings.team_use import JobUse, TeamUses
 from fairlead.model.inventory.fits import FitTable
 from fairlead.model.inventory.nodes import NodeTable, counts
-from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by
+from fairlead.model.inventory.reserved_nodes import NodeReservation, reserved_by
 from fairlead.model.inventory.volume_limits import NO_LIMITS, StatedLimits
 from fairlead.model.job_entry import JobEntry, JobObserver
 from fairlead.model.job_use import use_of
@@ -102,7 +102,7 @@ class ClusterState:
         self._uncertain: dict[JobKey, Placement] = {}  # what `reserve_uncertain` was called with
         #: Some node has a maintenance window or is reserved: it matters how long jobs may run.
         self._has_windows = False
-        self._reserved: tuple[Reserved, ...] = ()
+        self._reserved: tuple[NodeReservation, ...] = ()
         self._job_observers: list[JobObserver] = []
 
     @classmethod

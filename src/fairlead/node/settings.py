@@ -20,7 +20,7 @@ from fairlead.api.cluster.node_report import (
     METRIC_PATTERN,
     TuningMode,
 )
-from fairlead.input.sections import Section, about, within
+from fairlead.api.values.sections import Section, about, within
 from fairlead.model.health.faults import Action, Severity
 from fairlead.node.shaping.mechanism import MechanismChoice
 

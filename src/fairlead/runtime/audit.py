@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
 from fairlead.api.values.times import format_time
@@ -31,10 +31,11 @@ _FAULTS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class AuditRecord:
-    """One link of the chain. `facts` is a JSON object; instants are milliseconds of the epoch."""
+class Draft:
+    """A record without its place in the chain. `facts` is a JSON object; instants are milliseconds
+    of the epoch.
+    """
 
-    number: int
     at_ms: int
     #: The process that took, or was about to.
     writer: str
@@ -45,22 +46,15 @@ class AuditRecord:
     reason: str
     message: str
     facts: str
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord(Draft):
+    """One link of the chain."""
+
+    number: int
     previous: str
     digest: str
-
-
-class Draft(NamedTuple):
-    """A record without its place in the chain."""
-
-    at_ms: int
-    writer: str
-    id: str
-    kind: str
-    object: str
-    uid: str
-    reason: str
-    message: str
-    facts: str
 
 
 class Head(NamedTuple):
@@ -106,10 +100,10 @@ def linked(head: Head, drafts: Iterable[Draft]) -> list[AuditRecord]:
     """Return the drafts as the records that come after the head of a chain."""
     records: list[AuditRecord] = []
     for draft in drafts:
-        bare = AuditRecord(head.number + 1, *draft, previous=head.digest, digest="")
-        digest = digest_of(bare)
-        records.append(AuditRecord(head.number + 1, *draft, previous=head.digest, digest=digest))
-        head = Head(bare.number, digest)
+        number = head.number + 1
+        bare = AuditRecord(**asdict(draft), number=number, previous=head.digest, digest="")
+        records.append(replace(bare, digest=digest_of(bare)))
+        head = Head(number, records[-1].digest)
     return records
 
 
@@ -138,9 +132,9 @@ def record_of_line(line: bytes) -> AuditRecord:
     try:
         each = json.loads(line)
         return AuditRecord(
-            each["number"], each["atMs"], each["writer"], each["id"], each["kind"], each["object"],
-            each["uid"], each["reason"], each["message"], _json(each["facts"]), each["previous"],
-            each["digest"],
+            each["atMs"], each["writer"], each["id"], each["kind"], each["object"], each["uid"],
+            each["reason"], each["message"], _json(each["facts"]), each["number"],
+            each["previous"], each["digest"],
         )  # fmt: skip
     except (KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"no audit record: {error}") from error

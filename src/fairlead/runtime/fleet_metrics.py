@@ -18,9 +18,9 @@ from prometheus_client.registry import Collector
 from fairlead.api.cluster.fleet import Fleet
 from fairlead.api.cluster.node_pool import VALID, NodePool, NodePoolStatus, ProviderType
 from fairlead.api.meta import is_true
-from fairlead.decide.rails.ledger import AT_ONCE, DAY, HOUR, MINUTES_5
-from fairlead.decide.rails.removals import RemovalOutcome, RemovalRule, Ruling
-from fairlead.decide.rails.sight import Blindness, SightFinding
+from fairlead.decide.removal.ledger import AT_ONCE, DAY, HOUR, MINUTES_5
+from fairlead.decide.removal.removals import RemovalOutcome, RemovalRule, Ruling
+from fairlead.decide.removal.trust import Blindness, SightFinding
 
 #: Pools with series of their own.
 _POOLS_MAX = 500

@@ -14,8 +14,8 @@ from prometheus_client.registry import Collector
 
 from fairlead.decide.health.cycle import HealthReport
 from fairlead.decide.health.unreachable_nodes import Presence, SilenceHold, SilenceReport
-from fairlead.decide.rails.removals import RemovalOutcome, RemovalRule
-from fairlead.decide.rails.sight import Blindness
+from fairlead.decide.removal.removals import RemovalOutcome, RemovalRule
+from fairlead.decide.removal.trust import Blindness
 from fairlead.model.health.node_record import NodeState
 
 #: Returns what the latest decision found. Reading must not wait.

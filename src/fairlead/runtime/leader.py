@@ -2,7 +2,7 @@
 
 `LeaderElector` campaigns for a Lease and runs `lead` while it holds it: renewed every few seconds,
 given up `renew_seconds_max` after the last renewal that succeeded (counted from its start), handed
-over at once on a stop. What to do with a lease is decided in `fairlead.decide.lease`.
+over at once on a stop. What to do with a lease is decided in `fairlead.decide.leader_election`.
 A lease alone does not make a former leader harmless; `fencing.py` does.
 """
 
@@ -27,7 +27,7 @@ from fairlead.api.status import (
     Conflict,
     NotFound,
 )
-from fairlead.decide.lease import (
+from fairlead.decide.leader_election import (
     CreateLease,
     LeaseTimes,
     LeaveLease,

@@ -52,7 +52,7 @@ from fairlead.runtime.clock import Clock
 from fairlead.web.changes import ChangeOrder, make_change
 from fairlead.web.drafts import DraftAnswer, JobDraft, answer_draft
 from fairlead.web.followed_log import FollowedLog
-from fairlead.web.past import (
+from fairlead.web.history_reads import (
     ClusterUse,
     JobUseAnswer,
     LatestDecisions,

@@ -26,7 +26,7 @@ from fairlead.app.messages import RunLine
 from fairlead.cli.views.arrays import is_element_of_listed
 from fairlead.cli.views.jobs import JobChoice, choose_jobs
 from fairlead.cli.views.nodes import NodeUse, node_uses
-from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by
+from fairlead.model.inventory.reserved_nodes import NodeReservation, reserved_by
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.mirror import HasMetadata, Mirror
 from fairlead.web.cluster import WebMirrors
@@ -185,7 +185,7 @@ class PageFacts:
         return {each.name: each for each in node_uses(nodes, self.jobs, others, self.now)}
 
     @cached_property
-    def reservations(self) -> tuple[Reserved, ...]:
+    def reservations(self) -> tuple[NodeReservation, ...]:
         """The reservations that last now."""
         found = reserved_by(self._cluster.teams.items())
         return tuple(each for each in found if each.window.start <= self.now < each.window.end)

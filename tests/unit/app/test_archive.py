@@ -66,7 +66,7 @@ from fairlead.cli.cluster.installation import BINDING_PATH
 from fairlead.cli.connection.transport import Api
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.decision_log import Cycle, DecisionLog
-from fairlead.decide.answers.snapshot import Carried
+from fairlead.decide.answers.snapshot import CarriedState
 from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.history.memory import MemoryHistory, MemoryLogs
@@ -334,7 +334,7 @@ async def test_what_only_the_leader_knows_is_answered_by_it_alone() -> None:
 async def test_decisions_are_shown_to_those_who_may_list_the_jobs_of_all_namespaces() -> None:
     world = ClusterWorld.make(FakeClient(), clock=LoopClock(0.0), rng=random.Random(1))
     log = DecisionLog(world, PlacementPolicy(), None)
-    log.note(Cycle(1.0, 0.5, 3, False, (), Recall(), Carried()))
+    log.note(Cycle(1.0, 0.5, 3, False, (), Recall(), CarriedState()))
     async with archive(Reviewer(), decisions=lambda: log) as url:
         for path in ("decisions", "decisions/1", "decisions?namespace=a"):
             assert (await get(f"{url}/{path}"))[0] == 401

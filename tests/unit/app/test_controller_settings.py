@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import hashlib
+import inspect
 import json
 import random
 from dataclasses import replace
@@ -11,6 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, get_args
 
+import msgspec
 import pytest
 from msgspec import Meta
 from prometheus_client import CollectorRegistry
@@ -97,6 +100,36 @@ def test_an_administrators_tests_of_nodes_are_settings_and_each_mistake_has_its_
 def test_without_a_file_or_a_field_the_policies_keep_their_defaults(tmp_path: Path) -> None:
     assert load_settings("").policies(JobsPolicy()) == DEFAULTS
     assert read(tmp_path, "# nothing\n").policies(JobsPolicy()) == DEFAULTS
+
+
+def _defaults(type_: type[Any]) -> dict[str, ast.expr]:
+    """Return the defaults of a class as they stand in its source."""
+    (found,) = ast.parse(inspect.getsource(type_)).body
+    assert isinstance(found, ast.ClassDef)
+    return {
+        each.target.id: each.value
+        for each in found.body
+        if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name) and each.value
+    }
+
+
+def test_a_setting_and_its_policy_state_a_default_once() -> None:
+    """One of the two refers to the other; an empty list is nothing to keep in step."""
+    doubled: list[str] = []
+    shared = 0
+    own = Policies()
+    for section in msgspec.structs.fields(ControllerSettings):
+        policy = getattr(own, section.name, None)
+        if policy is None or section.name in ("use", "terms"):  # 60 s by default, but 0 in process
+            continue
+        theirs, ours = _defaults(type(policy)), _defaults(section.type)
+        for name in theirs.keys() & ours.keys():
+            shared += 1
+            both = [ast.unparse(each) for each in (theirs[name], ours[name])]
+            if both != ["()", "()"] and sum(each.startswith("_") for each in both) != 1:
+                doubled.append(f"{section.name}.{name}: {' and '.join(both)}")
+    assert shared > 90
+    assert sorted(doubled) == []
 
 
 def test_a_field_replaces_that_of_its_policy_and_nothing_else(tmp_path: Path) -> None:

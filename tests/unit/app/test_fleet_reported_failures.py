@@ -1,6 +1,6 @@
 """Failures of other autoscalers that their users reported: each is a test of the same situation.
 
-Those of the rails are in tests/unit/decide/test_rails.py; docs/design/fleet.md has the list.
+Those of the rails are in tests/unit/decide/test_removal.py; docs/design/fleet.md has the list.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from fairlead.api.resources import NODE_REPORTS, NODES, PODS
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.api.values.times import format_time
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.rails.sight import SightLimits
+from fairlead.decide.removal.trust import SightLimits
 from fairlead.model.health.node_record import NodeState, record_of
 from fairlead.model.health.windows import drain_of
 from fairlead.sim.loop import run

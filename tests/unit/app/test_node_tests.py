@@ -29,8 +29,8 @@ from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import NODE_POOLS, NODE_TESTS, NODES, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.rails.ledger import Budgets, CauseBudget, Shares
-from fairlead.decide.rails.sight import SightLimits
+from fairlead.decide.removal.ledger import Budgets, CauseBudget, Shares
+from fairlead.decide.removal.trust import SightLimits
 from fairlead.embedded.virtual.hardware import Hardware, Quality
 from fairlead.embedded.virtual.profile import HardwareSpec
 from fairlead.model.health.node_record import NodeState, record_of

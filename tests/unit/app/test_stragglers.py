@@ -16,7 +16,7 @@ from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.resources import JOBS, NODE_TESTS
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.rails.sight import SightLimits
+from fairlead.decide.removal.trust import SightLimits
 from fairlead.embedded.virtual.hardware import Hardware, Quality
 from fairlead.embedded.virtual.profile import HardwareSpec, ProgressSpec
 from fairlead.sim.loop import run

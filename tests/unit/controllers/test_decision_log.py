@@ -124,7 +124,7 @@ def test_a_verdict_that_is_not_due_again_is_an_input() -> None:
         await world.create(make_job("other", gpus=8))
         await asyncio.sleep(0.5)
         later = log.cycles[0]
-        assert ("default", "large") in later.recall.verdicts
+        assert ("default", "large") in [each.job for each in later.recall.verdicts]
         for each in (cycle, later):
             recorded = saved(log, each.number)
             assert recorded.replay() == recorded.actions

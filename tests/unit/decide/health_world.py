@@ -29,7 +29,7 @@ from fairlead.decide.health import actions
 from fairlead.decide.health.cycle import HealthMemory, HealthReport, HealthView, decide_health
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.rails.books import CreateFleet, WriteFleet
+from fairlead.decide.removal.books import CreateFleet, WriteFleet
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
 from fairlead.model.health.windows import drain_of
 from fairlead.testing.builders import EPOCH, make_node

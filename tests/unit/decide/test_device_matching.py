@@ -16,7 +16,7 @@ from fairlead.api.jobs.placement import Nomination
 from fairlead.api.kubernetes.devices import ResourceClaimTemplate
 from fairlead.api.values.quantity import CLAIMED
 from fairlead.api.values.times import format_time
-from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
+from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
@@ -128,7 +128,7 @@ def test_a_decision_made_while_devices_are_matched_can_be_replayed() -> None:
         device_templates=templates, device_classes=(make_device_class(DRIVER),),
         slices=tuple(slices),
     )  # fmt: skip
-    given = Snapshot(EPOCH, objects, POLICY, carried=Carried.of(planner))
+    given = Snapshot(EPOCH, objects, POLICY, carried=CarriedState.of(planner))
     assert replay(given).actions == made.actions
 
 
@@ -240,7 +240,7 @@ def test_a_place_that_is_kept_stays_while_devices_are_matched() -> None:
     planner = PlacementState(state)
     decision = decide(planner, POLICY, EPOCH)
     assert [type(each).__name__ for each in decision.actions] == ["WriteVerdict"]
-    assert state.ledger.kept_nodes() == {"n1"}
+    assert state.ledger.nominated_nodes() == {"n1"}
     work(state)
     assert workers(decide(planner, POLICY, EPOCH), "new") == ["n1"]
 

@@ -7,7 +7,7 @@ import pytest
 from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.values.times import format_time
-from fairlead.decide.answers.snapshot import Carried, Snapshot, replay
+from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.actions import Action, NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
@@ -36,7 +36,7 @@ def decide_twice(
     """Return a decision, after it has been made again from its snapshot."""
     recall = Recall()
     decision = decide(state, policy, now, memory=PlanMemory(recall))
-    again = replay(Snapshot(now, objects, policy, carried=Carried.of(state), recall=recall))
+    again = replay(Snapshot(now, objects, policy, carried=CarriedState.of(state), recall=recall))
     assert again.actions == decision.actions
     return decision
 

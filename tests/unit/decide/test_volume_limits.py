@@ -25,7 +25,7 @@ from fairlead.api.values.quantity import ATTACHED
 from fairlead.app.decision_file import read_lines, write_lines, writes_of
 from fairlead.controllers.decision_log import Cycle
 from fairlead.decide.answers.explain import explain
-from fairlead.decide.answers.snapshot import Carried, Snapshot
+from fairlead.decide.answers.snapshot import CarriedState, Snapshot
 from fairlead.decide.fleet.demand import demand_of, device_source, offers_of
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import Recall
@@ -308,7 +308,7 @@ def test_a_decision_on_limits_is_made_again_from_its_file() -> None:
     state = PlacementState(objects.state(()))
     made = decide(state, POLICY, EPOCH)
     assert sorted(places(made)["j"]["worker"]) == ["a", "b", "b"]
-    snapshot = Snapshot(EPOCH, objects, POLICY, carried=Carried.of(state))
+    snapshot = Snapshot(EPOCH, objects, POLICY, carried=CarriedState.of(state))
     cycle = Cycle(
         EPOCH,
         0.1,

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from fairlead.app.controller_settings import ControllerSettings
-from fairlead.app.health_settings import HealthSettings
+from fairlead.decide.health.settings import HealthSettings
 from fairlead.install.installer import ObjectState, look, needs
 from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import NodeAgentValues, Values

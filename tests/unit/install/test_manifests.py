@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.app.controller_settings import ControllerSettings
-from fairlead.app.health_settings import HealthSettings
 from fairlead.app.messages import ACCOUNT, PROXIED_NAME
+from fairlead.decide.health.settings import HealthSettings
 from fairlead.install.manifests import HISTORY, NAME, Install, all_objects, label_of, manifests
 from fairlead.install.values import (
     DoctorSecrets,

@@ -325,7 +325,7 @@ def test_tasks_of_a_step_are_ranks_of_one_communicator(tmp_path: Path, nodes: in
         ("srun -w elsewhere true", "'elsewhere' is no node of this job"),
         ("srun --frobnicate true", "'--frobnicate' is not an option of srun"),
         ("srun -n1 -i absent true", "No such file"),
-        ("srun --mpi=pmix ./a.out", "srun has none, pmi2"),
+        ("srun --mpi=openmpi ./a.out", "srun has none, pmi2, pmix"),
         ("srun -n x true", "'x' is not a whole number"),
         ("env -u FAIRLEAD_STEPS srun true", "this is no batch script"),
         ("srun --multi-prog absent", "No such file"),

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.member import gang_link, mpirun
+from fairlead.member import gang_link, gang_peers
 from fairlead.member.gang_link import Gang, NoKeyError
 
 STRANGER_UID = 65534
@@ -39,7 +39,7 @@ async def member(gang: Gang, rank: int) -> dict[str, str]:
     """Come together with the others, tell them something, and end well."""
     async with (
         gang_link.spawning() as spawn,
-        mpirun.gathered(replace(gang, rank=rank), spawn) as peers,
+        gang_peers.gathered(replace(gang, rank=rank), spawn) as peers,
     ):
         values = await peers.fence({f"rank-{rank}": str(rank)})
         assert await peers.ended(0)
@@ -93,12 +93,12 @@ def test_a_member_of_another_gang_or_attempt_is_no_member(
 ) -> None:
     gang = gang_of(2)
     others = {"key": os.urandom(32), "scope": "uid/0", "size": 3}
-    monkeypatch.setattr(mpirun, "GATHER_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(gang_peers, "GATHER_SECONDS_MAX", 0.5)
 
     async def both() -> None:
         other = replace(gang, **{change: others[change]})  # type: ignore[arg-type] # one of three
         found = await asyncio.gather(member(gang, 0), member(other, 1), return_exceptions=True)
-        assert [type(each) for each in found] == [mpirun.MpiError] * 2, found
+        assert [type(each) for each in found] == [gang_peers.MpiError] * 2, found
 
     asyncio.run(both())
 
@@ -228,7 +228,7 @@ while len(kept) < count:
     if len(kept) == min(count, 30):
         print("ready", flush=True)
 print("all", flush=True)
-time.sleep(60)
+time.sleep(3600)
 """
 
 

@@ -19,10 +19,10 @@ from fairlead.api.kubernetes.resource_quota import (
 from fairlead.api.meta import ObjectMeta
 from fairlead.model.gang.gangs import GangRequest, RequestReader, gang_of
 from fairlead.model.holdings.quotas import (
-    Held,
     Memo,
     Places,
     QuotaExcess,
+    QuotaHolding,
     QuotaQuestion,
     QuotaTable,
 )
@@ -39,7 +39,9 @@ def quota(hard: dict[str, Any], used: dict[str, Any], **spec: Any) -> ResourceQu
     )
 
 
-def excess(job: Job, *quotas: ResourceQuota, held: tuple[Held, ...] = ()) -> QuotaExcess | None:
+def excess(
+    job: Job, *quotas: ResourceQuota, held: tuple[QuotaHolding, ...] = ()
+) -> QuotaExcess | None:
     table, gang = QuotaTable(), gang_of(job.spec, RequestReader())
     for each in quotas:
         table.put(each)
@@ -47,10 +49,10 @@ def excess(job: Job, *quotas: ResourceQuota, held: tuple[Held, ...] = ()) -> Quo
     return table.excess(job, gang, {}, Places(1, held, {"nvidia.com/gpu": 1}))
 
 
-def held_by(job: Job, **amounts: int) -> Held:
+def held_by(job: Job, **amounts: int) -> QuotaHolding:
     gang = gang_of(job.spec, RequestReader())
     assert isinstance(gang, GangRequest)
-    return Held(QuotaQuestion.of(job), gang, {"nvidia.com/gpu": amounts["gpus"]})
+    return QuotaHolding(QuotaQuestion.of(job), gang, {"nvidia.com/gpu": amounts["gpus"]})
 
 
 def test_what_jobs_hold_without_pods_counts_as_used_and_is_named() -> None:

@@ -27,7 +27,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.decide.attempts.status import StatusDraft
-from fairlead.decide.lease import LeaseTimes, LeaveLease, TakeLease, campaign, see
+from fairlead.decide.leader_election import LeaseTimes, LeaveLease, TakeLease, campaign, see
 from fairlead.decide.reasons import Reason
 from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock

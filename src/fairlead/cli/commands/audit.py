@@ -13,7 +13,7 @@ from fairlead.app.messages import AuditLine
 from fairlead.cli.connection.common import Common, common, now, seconds_of
 from fairlead.cli.connection.completers import words
 from fairlead.cli.formats.table import Align, Column, Row
-from fairlead.cli.records.past import past_audit, whole_audit
+from fairlead.cli.records.ended_jobs import past_audit, whole_audit
 from fairlead.decide.takings import TakingKind
 from fairlead.decide.words import plural
 from fairlead.input.errors import Code, Exit, fail

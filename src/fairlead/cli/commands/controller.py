@@ -103,7 +103,7 @@ def controller(
     from fairlead.app.settings import parse_listen
     from fairlead.cli.cluster.archive import direct_store
     from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-    from fairlead.decide.lease import LeaseTimes
+    from fairlead.decide.leader_election import LeaseTimes
     from fairlead.decide.pinning import Binding
     from fairlead.runtime.leader import LeaderOptions
 

@@ -15,7 +15,7 @@ from fairlead.api.values.times import parse_time
 from fairlead.app.messages import UseLine
 from fairlead.cli.connection.common import Common, common, now
 from fairlead.cli.connection.completers import complete_jobs
-from fairlead.cli.records.past import past_use, present_or_past_job
+from fairlead.cli.records.ended_jobs import past_use, present_or_past_job
 from fairlead.cli.views.efficiency import (
     account_lines,
     efficiency_facts,

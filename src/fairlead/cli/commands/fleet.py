@@ -14,7 +14,7 @@ from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.cli.connection.common import Common, common, now, seconds_of
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.records.past import past_decisions
+from fairlead.cli.records.ended_jobs import past_decisions
 from fairlead.cli.views.fleet import (
     COLUMNS,
     HISTORY_COLUMNS,

@@ -16,7 +16,7 @@ from fairlead.app.messages import HistoryLine
 from fairlead.cli.connection.common import Common, Format, common, now, seconds_of
 from fairlead.cli.connection.completers import words
 from fairlead.cli.formats.table import Align, Column, Row
-from fairlead.cli.records.past import past_lines, past_named
+from fairlead.cli.records.ended_jobs import past_lines, past_named
 from fairlead.cli.views.jobs import latest_attempt
 from fairlead.cli.views.usage import cost_text
 from fairlead.cli.views.words import reason_words

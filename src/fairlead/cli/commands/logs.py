@@ -17,8 +17,8 @@ from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import ProgramOutput
 from fairlead.cli.job_request.job_names import clean_reference
+from fairlead.cli.records.ended_jobs import DEFAULT_NAMESPACE, past_logs, stopped
 from fairlead.cli.records.follow import detached_text, member_chunks
-from fairlead.cli.records.past import DEFAULT_NAMESPACE, past_logs, stopped
 from fairlead.cli.views.jobs import state_of, waiting
 from fairlead.input.errors import CliError, Code, Exit, fail
 

@@ -22,7 +22,7 @@ from fairlead.cli.commands.node_tests import fleet_tests, test, tests_of
 from fairlead.cli.connection.common import Common, common, now, seconds_of
 from fairlead.cli.connection.identity import submitter_name
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.records.past import past_decisions
+from fairlead.cli.records.ended_jobs import past_decisions
 from fairlead.cli.views.fleet import HISTORY_COLUMNS, history_rows
 from fairlead.cli.views.node import (
     FAULT_COLUMNS,

@@ -16,7 +16,7 @@ from fairlead.cli.connection.common import Common, Format, common, now
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.words import duration
 from fairlead.model.asks.requests import NAME_COLUMN
-from fairlead.model.inventory.reserved_nodes import Reserved, reserved_by
+from fairlead.model.inventory.reserved_nodes import NodeReservation, reserved_by
 
 
 @click.command(
@@ -96,14 +96,14 @@ def reservation_rows(teams: Iterable[Team], nodes: NodeLabels | None, now: float
     return rows
 
 
-def _state(reserved: Reserved, now: float) -> str:
+def _state(reserved: NodeReservation, now: float) -> str:
     window = reserved.window
     if now < window.start:
         return f"begins in {duration(window.start - now)}"
     return f"{duration(window.end - now)} left" if now < window.end else "ended"
 
 
-def _selects(reserved: Reserved) -> str:
+def _selects(reserved: NodeReservation) -> str:
     parts = [f"{key}={value}" for key, value in reserved.selector]
     names = reserved.names[:_NAMES_SHOWN_MAX]
     more = len(reserved.names) - len(names)

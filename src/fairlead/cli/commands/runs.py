@@ -29,8 +29,8 @@ from fairlead.cli.connection.completers import complete_jobs, words
 from fairlead.cli.formats.csv_table import as_csv
 from fairlead.cli.formats.table import Column
 from fairlead.cli.job_request.arrays import is_one, parse_reference
+from fairlead.cli.records.ended_jobs import past_jobs, past_runs, present_or_past_job, stopped
 from fairlead.cli.records.mlflow_server import MlflowServer, mlflow_target
-from fairlead.cli.records.past import past_jobs, past_runs, present_or_past_job, stopped
 from fairlead.cli.views.mlflow_run import (
     EXPORT_COLUMNS,
     RunExport,

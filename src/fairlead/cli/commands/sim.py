@@ -22,7 +22,7 @@ from fairlead.cli.commands.sim_registry import registry
 from fairlead.cli.connection.common import Common, common, now, seconds_of
 from fairlead.cli.connection.completers import complete_profiles
 from fairlead.cli.formats.table import Align, Column
-from fairlead.cli.records.past import past_lines
+from fairlead.cli.records.ended_jobs import past_lines
 from fairlead.decide.words import duration
 from fairlead.embedded.virtual.profile import is_kwok
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, writable_directory, writing

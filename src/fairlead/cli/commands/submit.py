@@ -18,7 +18,7 @@ from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.flags import FLAGS, Flag, FlagValue, FlagValues
 from fairlead.cli.job_request.jobspec import SCRIPT_BYTES_MAX, Program, Script
 from fairlead.cli.job_request.request import JobRequest, parse_request
-from fairlead.cli.script.sbatch_lines import Given
+from fairlead.cli.script.sbatch_lines import GivenOption
 from fairlead.cli.sessions.foreground import IDLE_HELP, require_one_program
 from fairlead.cli.submitting.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.submitting.work import (
@@ -38,11 +38,12 @@ if TYPE_CHECKING:
 def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:
     """Add the flags that describe a job."""
     for flag, info in reversed(FLAGS.items()):
-        name, attribute = f"--{flag.value}", flag.value.replace("-", "_")
+        names = [f"--{name}" for name in (flag.value, info.also) if name]
+        attribute = flag.value.replace("-", "_")
         if not info.metavar:
-            option = click.option(name, attribute, is_flag=True, help=info.help)
+            option = click.option(*names, attribute, is_flag=True, help=info.help)
         else:
-            option = click.option(name, attribute, metavar=info.metavar, help=info.help,
+            option = click.option(*names, attribute, metavar=info.metavar, help=info.help,
                                   multiple=info.is_repeatable)  # fmt: skip
         function = option(function)
     return function
@@ -125,7 +126,7 @@ def submit(
 def submit_script(
     common_: Common, program: Program, file: str, givens: FlagValues, *, dry_run: bool,
     ignore_unknown: bool, warn: Callable[[str], None],
-    options: tuple[tuple[Given, ...], ...] | None = None, check_image: bool = False,
+    options: tuple[tuple[GivenOption, ...], ...] | None = None, check_image: bool = False,
     defaults: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:  # fmt: skip
     """Check and store the job or the array of a script (or only check it) and return it, as

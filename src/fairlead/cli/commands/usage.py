@@ -23,7 +23,7 @@ from fairlead.cli.connection.common import (
     seconds_of,
 )
 from fairlead.cli.connection.completers import words
-from fairlead.cli.records.past import past_lines, stopped
+from fairlead.cli.records.ended_jobs import past_lines, stopped
 from fairlead.cli.views.usage import (
     KEYS,
     Totals,

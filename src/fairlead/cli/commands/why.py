@@ -28,8 +28,8 @@ from fairlead.cli.formats.text import wrapped
 from fairlead.cli.job_request.arrays import ArrayReference, is_one, parse_reference, select
 from fairlead.cli.job_request.flags import Flag
 from fairlead.cli.job_request.hypothesis import Changes, changed_job, read_changes
+from fairlead.cli.records.ended_jobs import past_failures, past_job, stopped
 from fairlead.cli.records.last_lines import LastLines, last_lines
-from fairlead.cli.records.past import past_failures, past_job, stopped
 from fairlead.cli.views.array_why import ArrayNow, array_facts, array_now, array_text
 from fairlead.cli.views.fleet import Buying, buying_for
 from fairlead.cli.views.why import (

@@ -52,11 +52,14 @@ class Flag(Enum):
 
 @dataclass(frozen=True, slots=True)
 class FlagInfo:
-    """`metavar` is empty for a switch; a repeatable flag may be given several times."""
+    """`metavar` is empty for a switch; a repeatable flag may be given several times. `also` is a
+    second name, of a flag whose first one is another thing elsewhere.
+    """
 
     metavar: str
     help: str
     is_repeatable: bool = False
+    also: str = ""
 
 
 FLAGS: dict[Flag, FlagInfo] = {
@@ -65,6 +68,7 @@ FLAGS: dict[Flag, FlagInfo] = {
         "N[-MAX]",
         "Number of members; they start together. With 4-8 each attempt has as many as have room, "
         "4 at least. [default: 1]",
+        also="members",
     ),
     Flag.ONE_PER_NODE: FlagInfo("", "No two members on one node."),
     Flag.EXCLUSIVE: FlagInfo(
@@ -169,6 +173,11 @@ FLAGS: dict[Flag, FlagInfo] = {
         "Record of the git repository here: commit (and which files were changed), diff (also what "
         "was changed in them) or off. [default: commit with --param, --tag or --note, else off]",
     ),
+}
+
+#: By each of their names, without dashes.
+NAMED: dict[str, Flag] = {
+    name: flag for flag, info in FLAGS.items() for name in (flag.value, info.also) if name
 }
 
 

@@ -10,7 +10,7 @@ from fairlead.api.jobs.job import Job, Role
 from fairlead.api.kubernetes.core import PriorityClass, ResourceRequirements
 from fairlead.api.pods.pod_asks import is_pod_level
 from fairlead.api.values import quantity
-from fairlead.cli.job_request.flags import Flag, FlagValue
+from fairlead.cli.job_request.flags import NAMED, Flag, FlagValue
 from fairlead.cli.job_request.request import JobRequest, parse_request
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.suggest import nearest
@@ -27,7 +27,7 @@ Changes = Mapping[Flag, str]
 
 def read_changes(words: Sequence[str]) -> Changes:
     """Return the value of each flag of `FLAG=VALUE` words; CliError with all that is wrong."""
-    known = {flag.value: flag for flag in CHANGEABLE}
+    known = {name: flag for name, flag in NAMED.items() if flag in CHANGEABLE}
     changes: dict[Flag, str] = {}
     problems: list[Problem] = []
     for word in words:

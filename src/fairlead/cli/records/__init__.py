@@ -1,4 +1,4 @@
 """What jobs have done: their logs, their changes as they come, and jobs that have ended.
 
-Begin with `follow.py`, then `past.py`.
+Begin with `follow.py`, then `ended_jobs.py`.
 """

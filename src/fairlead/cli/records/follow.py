@@ -48,7 +48,7 @@ def follow_job(common_: Common, api: Api, key: tuple[str, str], *, uid: str = ""
         common_.note(f"\n{detached_text(name, common_.where())}")
         return Exit.INTERRUPTED
     except (Gone, NotFound):
-        from fairlead.cli.records.past import past_job
+        from fairlead.cli.records.ended_jobs import past_job
 
         ended = past_job(common_, name, uid=uid) if uid else None
         if ended is None:

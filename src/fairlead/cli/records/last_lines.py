@@ -15,8 +15,8 @@ from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import TerminalFilter
 from fairlead.cli.formats.text import cut_end
+from fairlead.cli.records.ended_jobs import past_logs
 from fairlead.cli.records.follow import stream
-from fairlead.cli.records.past import past_logs
 from fairlead.cli.views.jobs import latest_attempt
 from fairlead.input.errors import CliError
 

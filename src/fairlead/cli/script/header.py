@@ -19,10 +19,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from fairlead.cli.job_request.batch import Batch
-from fairlead.cli.job_request.flags import FLAGS, Flag, FlagValue, FlagValues, merge
+from fairlead.cli.job_request.flags import FLAGS, NAMED, Flag, FlagValue, FlagValues, merge
 from fairlead.cli.job_request.request import JobRequest, parse_request
 from fairlead.cli.script.het_components import merged, refused_flags
-from fairlead.cli.script.sbatch_lines import SBATCH, Given, OptionReader, line_options
+from fairlead.cli.script.sbatch_lines import SBATCH, GivenOption, OptionReader, line_options
 from fairlead.cli.script.slurm_meaning import Component, meaning
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
@@ -48,7 +48,7 @@ class Header:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class SubmissionContext:
     """What counts beside the lines of a script."""
 
     #: What would be refused is noted and left out.
@@ -61,7 +61,7 @@ class Beside:
     environment: Mapping[str, str] = field(default_factory=dict[str, str])
     #: Of each component of the command line of sbatch, which every script that it is given is one
     #: of; None: of no sbatch.
-    options: tuple[tuple[Given, ...], ...] | None = None
+    options: tuple[tuple[GivenOption, ...], ...] | None = None
 
 
 @dataclass(slots=True)
@@ -87,7 +87,9 @@ class _Reading:
         )
 
 
-def parse_header(text: str, *, file: str, beside: Beside = Beside()) -> Header:
+def parse_header(
+    text: str, *, file: str, beside: SubmissionContext = SubmissionContext()
+) -> Header:
     """Return what the header lines of a script ask for, all problems collected.
 
     A flag of a `#FAIRLEAD` line beats what `#SBATCH` lines say of it.
@@ -183,7 +185,7 @@ def _overlooked(text: str, file: str) -> Iterator[str]:
 
 
 def _read_fairlead(reading: _Reading, text: str, line: int) -> None:
-    known = {f"--{flag.value}": flag for flag in Flag}
+    known = {f"--{name}": flag for name, flag in NAMED.items()}
     try:
         rest = shlex.split(text, comments=True)
     except ValueError as error:

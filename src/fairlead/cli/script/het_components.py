@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from fairlead.cli.formats.text import parse_slurm_limit
 from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
-from fairlead.cli.script.sbatch_lines import COLON, Given, OptionReader, take_option
+from fairlead.cli.script.sbatch_lines import COLON, GivenOption, OptionReader, take_option
 from fairlead.cli.script.slurm_amounts import MEMORY, Options
 from fairlead.cli.script.slurm_options import LONG, Reach
 from fairlead.input.errors import Code, Problem
@@ -118,9 +118,9 @@ def refused_flags(givens: FlagValues) -> Iterator[Problem]:
         yield problem(given, f"--array: {_ARRAY}", "submit one job for each")
 
 
-def separated(words: list[str]) -> list[tuple[Given, ...]]:
+def separated(words: list[str]) -> list[tuple[GivenOption, ...]]:
     """Take the options of each component off the front of some words: those between `:`."""
-    found: list[list[Given]] = [[]]
+    found: list[list[GivenOption]] = [[]]
     while words:
         if words[0] == COLON:
             words.pop(0)

@@ -42,7 +42,7 @@ def line_options(line: str) -> str | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class GivenOption:
     """One option as it is written; `option` is None where sbatch has none such."""
 
     option: Option | None
@@ -99,7 +99,7 @@ class OptionReader:
                 given = FlagValue(environment[option.variable], f"${option.variable}")
                 self._take(self.variables, option, given)
 
-    def read_command(self, components: Sequence[Sequence[Given]]) -> None:
+    def read_command(self, components: Sequence[Sequence[GivenOption]]) -> None:
         """Read the options of sbatch's command line, by component, over what was read before."""
         self.command = [{} for _ in components] or [{}]
         for options, given in zip(self.command, components, strict=False):
@@ -144,7 +144,7 @@ class OptionReader:
         self.problems.append(Problem(Code.SCRIPT_HEADER, message, where=where, help=(help_,)))
 
 
-def take_option(words: list[str]) -> Given | None:
+def take_option(words: list[str]) -> GivenOption | None:
     """Take an option and its value off the front of some words; None where none is there."""
     name, attached, value = _split(words[0])
     if not name:
@@ -152,13 +152,13 @@ def take_option(words: list[str]) -> Given | None:
     word = words.pop(0)
     option = find_long(name) if word.startswith("--") else SHORT.get(name)
     if option is None:
-        return Given(None, word.partition("=")[0] if len(name) > 1 else f"-{name}", value)
+        return GivenOption(None, word.partition("=")[0] if len(name) > 1 else f"-{name}", value)
     if option.argument is Argument.NONE and word[:2] != "--" and value:
         words.insert(0, f"-{value}")  # -HQ is -H -Q
         value = ""
     if option.argument is Argument.REQUIRED and not attached and words:
         value = words.pop(0)
-    return Given(option, option.shown, value)
+    return GivenOption(option, option.shown, value)
 
 
 def _is_line(origin: str) -> bool:

@@ -317,7 +317,7 @@ def ended_records(common_: Common, now: float, **query: Any) -> list[QueueRecord
     NoHistory where there is none to read.
     """
     from fairlead.cli.cluster.archive import NoArchive
-    from fairlead.cli.records.past import past_lines
+    from fairlead.cli.records.ended_jobs import past_lines
     from fairlead.input.errors import CliError
 
     wanted = {"limit": str(RECORDS_MAX), **{key: str(value) for key, value in query.items()}}

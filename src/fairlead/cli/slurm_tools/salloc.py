@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from fairlead import terminal
 from fairlead.cli.commands.submit import submit_script
 from fairlead.cli.connection.common import Common
-from fairlead.cli.script.sbatch_lines import COLON, Given, take_option
+from fairlead.cli.script.sbatch_lines import COLON, GivenOption, take_option
 from fairlead.cli.script.slurm_options import LONG
 from fairlead.cli.sessions.foreground import SHELL
 from fairlead.cli.sessions.terminal_job import Allocation
@@ -57,9 +57,9 @@ def refuse(word: str) -> None:
             raise ToolError(f"{word} cannot be honoured: {instead}")
 
 
-def _options(arguments: list[str]) -> tuple[list[list[Given]], tuple[str, ...]]:
+def _options(arguments: list[str]) -> tuple[list[list[GivenOption]], tuple[str, ...]]:
     """Return the options of each component, and the command; ToolError."""
-    components, rest = [list[Given]()], list(arguments)
+    components, rest = [list[GivenOption]()], list(arguments)
     while rest:
         refuse(rest[0])
         if _IGNORED.fullmatch(rest[0]):
@@ -92,7 +92,7 @@ class AskedAllocation:
 
     program: str
     #: Of each component.
-    options: list[list[Given]]
+    options: list[list[GivenOption]]
     #: What the variables begin with that give options a value.
     prefix: str
     #: The command has this process's terminal, if that has one for what is written as well.
@@ -108,7 +108,7 @@ def allocate(common_: Common, wanted: AskedAllocation, held: Allocation) -> int:
             terminal.tell(f"{wanted.program}: {text}")
 
     first, *further = map(tuple, wanted.options)
-    never_again = Given(LONG["no-requeue"], "--no-requeue")  # a terminal cannot move
+    never_again = GivenOption(LONG["no-requeue"], "--no-requeue")  # a terminal cannot move
     stored = submit_script(
         common_, held.program, wanted.program, {}, dry_run=False, ignore_unknown=False,
         warn=lambda note: say(f"warning: {note}"), options=((*first, never_again), *further),

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from fairlead import terminal
 from fairlead.cli.connection.common import Common
 from fairlead.cli.records.members import MemberReference, running_members
-from fairlead.cli.script.sbatch_lines import COLON, Given, take_option
+from fairlead.cli.script.sbatch_lines import COLON, GivenOption, take_option
 from fairlead.cli.script.slurm_options import LONG
 from fairlead.cli.sessions.foreground import HeldSession, idle_limit, run_one
 from fairlead.cli.sessions.terminal_job import Allocation
@@ -51,7 +51,7 @@ def run(common_: Common, arguments: list[str]) -> int:
 class _Line:
     """A command line, taken apart: options of the job and of the step, and the command."""
 
-    options: list[Given] = field(default_factory=list[Given])
+    options: list[GivenOption] = field(default_factory=list[GivenOption])
     of_step: list[str] = field(default_factory=list[str])
     command: tuple[str, ...] = ()
     #: The number of a job that runs, or "".
@@ -78,7 +78,7 @@ class _Line:
         if name == "jobid":
             self.job = value
         elif name in LONG and name not in _OF_STEP:
-            self.options.append(Given(LONG[name], LONG[name].shown, value))
+            self.options.append(GivenOption(LONG[name], LONG[name].shown, value))
         elif name:
             self.of_step += words
         else:

@@ -34,7 +34,7 @@ from fairlead.api.jobs.early_stop import (
 )
 from fairlead.api.jobs.run_facts import PARAMETER_LENGTH_MAX, PARAMETER_NAME, PARAMETERS_MAX
 from fairlead.api.values.bounds import INT32_MAX
-from fairlead.input.sections import Section, about, within
+from fairlead.api.values.sections import Section, about, within
 
 ELEMENTS_MAX = 10_000
 SEED_MAX = 2**53

@@ -39,12 +39,12 @@ from fairlead.cli.job_request.jobspec import (
     to_manifest,
 )
 from fairlead.cli.job_request.request import JobRequest, Target
-from fairlead.cli.script.header import Beside, parse_header, request_of
+from fairlead.cli.script.header import SubmissionContext, parse_header, request_of
 from fairlead.cli.script.script_notes import script_notes
 from fairlead.cli.submitting.fit import check_fit
 from fairlead.cli.submitting.git_source import git_source
 from fairlead.cli.submitting.past_use import past_over_asks
-from fairlead.cli.submitting.startable import (
+from fairlead.cli.submitting.program_check import (
     image_problem,
     local_problems,
     mount_notes,
@@ -64,7 +64,7 @@ from fairlead.cli.views.plan import array_line, line, past_lines, plan_lines, su
 from fairlead.input.errors import CliError, Code, Problem
 
 if TYPE_CHECKING:
-    from fairlead.cli.script.sbatch_lines import Given
+    from fairlead.cli.script.sbatch_lines import GivenOption
     from fairlead.cli.submitting.manifest import Document
 
 #: The kinds that submit is for.
@@ -127,7 +127,7 @@ class CheckedWork:
 def check_script(
     common: Common, program: Program, file: str, givens: FlagValues, *, origin: Origin,
     ignore_unknown: bool, warn: Callable[[str], None],
-    options: tuple[tuple[Given, ...], ...] | None = None, looks: Looks = NO_LOOKS,
+    options: tuple[tuple[GivenOption, ...], ...] | None = None, looks: Looks = NO_LOOKS,
 ) -> CheckedWork:  # fmt: skip
     """Check the job or the array of a script; CliError. `looks` says what else is looked at.
 
@@ -137,7 +137,7 @@ def check_script(
     assert program.script is not None
     text, variables = program.script.text, _variables(givens)
     nodes = givens.get(Flag.NODES)
-    beside = Beside(
+    beside = SubmissionContext(
         ignore_unknown, "SLURM_ARRAY_TASK_ID" in variables, nodes[0].value if nodes else None,
         origin.defaults, options,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fairlead.api.jobs.job import Job
 from fairlead.decide.adoption.actions import Action, ReadSource
 from fairlead.decide.adoption.members import Expected, GroupMember, MemberCensus, Seat, expected_of
+from fairlead.decide.adoption.settings import AdoptionSettings
 from fairlead.decide.adoption.source_kinds import source_kind_of
 from fairlead.decide.adoption.sources import SourceFacts
 from fairlead.decide.attempts.backoff import doubled
@@ -18,26 +19,25 @@ from fairlead.decide.verdict import Decision
 from fairlead.model.gang.phase import OPEN, phase_of
 from fairlead.model.pools.grouping import Group, GroupSource, Tool
 
+#: Settings say what the fields of their names are for, and have the defaults.
+_SETTINGS = AdoptionSettings()
+
 
 @dataclass(frozen=True, slots=True)
 class AdoptionPolicy:
     """Durations are seconds."""
 
-    #: A released pod that its scheduler refuses for longer gives its place up.
-    bind_patience_seconds: float = 10.0
-    #: The same for a pod without a controller, which is lost when it is deleted.
-    bare_patience_seconds: float = 300.0
-    #: Attempts in a row that end so; after the last one the whole group waits again.
-    refusals_max: int = 5
+    bind_patience_seconds: float = _SETTINGS.bind_patience_seconds
+    bare_patience_seconds: float = _SETTINGS.bare_patience_seconds
+    refusals_max: int = _SETTINGS.refusals_max
     #: Wait of a group that was refused so often before it queues again; doubles each time.
     again_seconds: float = 10.0
-    again_seconds_max: float = 600.0
+    again_seconds_max: float = _SETTINGS.again_seconds_max
     #: A seat without a member gives its node back after so long; sooner where its member ended well
     #: and no other one comes (`idle_seconds_max`). Tools wait up to 360 s before they create a
     #: failed pod again (Kubernetes, Job controller, `MaxJobPodFailureBackOff` and kin).
     vacant_seconds_max: float = 600.0
-    #: How long a group whose pods are all gone keeps its place for those that its tool may make.
-    idle_seconds_max: float = 60.0
+    idle_seconds_max: float = _SETTINGS.idle_seconds_max
     #: First pause between readings of a group's owner while it is waited for; doubles each time.
     read_seconds: float = 1.0
     read_seconds_max: float = 60.0
@@ -46,8 +46,7 @@ class AdoptionPolicy:
     #: Mere counts of big gangs are written at most this often.
     count_seconds: float = 2.0
     small_gang_members_max: int = 32
-    #: A job that has ended and has no owner to be collected with is kept for so long.
-    keep_finished_seconds: int = 3600
+    keep_finished_seconds: int = _SETTINGS.keep_finished_seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from fairlead.model.holdings.team_use import SavedSums
 from fairlead.model.objects import Objects
 
 
-class Carried(msgspec.Struct, frozen=True, rename="camel"):
+class CarriedState(msgspec.Struct, frozen=True, rename="camel"):
     """What the process of a scheduler knows that no object shows."""
 
     #: What teams have used: of the dominant resource, and GPU-seconds.
@@ -48,7 +48,7 @@ class Carried(msgspec.Struct, frozen=True, rename="camel"):
     device_kinds: tuple[DeviceKind, ...] | None = None
 
     @classmethod
-    def of(cls, state: PlacementState) -> Carried:
+    def of(cls, state: PlacementState) -> CarriedState:
         """Return what a state holds now."""
         cluster = state.cluster
         return cls(
@@ -67,7 +67,7 @@ class Snapshot:
     objects: Objects = field(default_factory=Objects)
     policy: PlacementPolicy = field(default_factory=PlacementPolicy)
     levels: tuple[Level, ...] = ()
-    carried: Carried = field(default_factory=Carried)
+    carried: CarriedState = field(default_factory=CarriedState)
     recall: Recall = field(default_factory=Recall)
     contains_faults: bool = False
 

@@ -8,7 +8,7 @@ from typing import TypeAlias
 from fairlead.api import names
 from fairlead.api.cluster.node_pool import Launch, NodePool, NodePoolStatus, PoolDecision
 from fairlead.api.kubernetes.core import Node
-from fairlead.decide.rails.books import CreateFleet, WriteFleet
+from fairlead.decide.removal.books import CreateFleet, WriteFleet
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,6 +27,7 @@ from fairlead.api.cluster.node_pool import VALID, NodePool
 from fairlead.api.kubernetes.core import Pod, Toleration
 from fairlead.api.meta import is_true, to_wire
 from fairlead.api.values import quantity
+from fairlead.decide.fleet.settings import BalloonSettings
 from fairlead.decide.pinning import Binding, native_affinity, own_binding
 from fairlead.model.inventory.labels import is_condition_taint, tolerates
 from fairlead.model.pools.balloons import KIND
@@ -40,18 +41,21 @@ _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 _USER = 65535
 
 
+#: Settings say what the fields of their names are for, and have the defaults.
+_SETTINGS = BalloonSettings()
+
+
 @dataclass(frozen=True, slots=True)
 class BalloonPolicy:
     """The options of the balloon controller."""
 
     #: Fairlead's own namespace; "": there are no balloons.
     namespace: str = ""
-    image: str = names.BALLOON_IMAGE
+    image: str = _SETTINGS.image
     #: Who binds pods where a node does not say.
     binding: Binding = Binding.NATIVE
-    #: Balloons that are created or deleted per second, and those that leave for real work.
-    changes_max: int = 50
-    evictions_max: int = 500
+    changes_max: int = _SETTINGS.changes_max
+    evictions_max: int = _SETTINGS.evictions_max
     interval_seconds: float = 1.0
 
 

@@ -1,7 +1,7 @@
 """One decision about the fleet: count, look, buy, let join, remove, and write down why.
 
     census     what each pool has, what is coming and going
-    sight      can what is seen be trusted? (`decide/rails/`)
+    sight      can what is seen be trusted? (`decide/removal/`)
     demand     what waiting gangs need beyond what is there and coming
     joins      which new nodes may take work now, and which nodes are spares
     surplus    what should be removed, and what the rails allow
@@ -67,17 +67,17 @@ from fairlead.decide.fleet.returns import NO_TAINTS, TAINTED_MAX, away, restarts
 from fairlead.decide.fleet.spares import SpareChanges, change_spares
 from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
-from fairlead.decide.rails.books import (
+from fairlead.decide.removal.books import (
     CreateFleet,
     WriteFleet,
     budget_of,
     leaving_of,
     permits_of,
 )
-from fairlead.decide.rails.bought import bought_within_day
-from fairlead.decide.rails.ledger import RailsAccount, RemovalLedger
-from fairlead.decide.rails.removals import Removal, RemovalOutcome, Ruling, rule_on
-from fairlead.decide.rails.sight import Blindness, Listing, Sight, SightFinding, look, reported_of
+from fairlead.decide.removal.bought import bought_within_day
+from fairlead.decide.removal.ledger import RailsAccount, RemovalLedger
+from fairlead.decide.removal.removals import Removal, RemovalOutcome, Ruling, rule_on
+from fairlead.decide.removal.trust import Blindness, Listing, Sight, SightFinding, look, reported_of
 from fairlead.decide.verdict import Decision
 from fairlead.model.health.machines import InstanceState
 

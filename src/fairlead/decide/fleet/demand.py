@@ -23,7 +23,7 @@ from fairlead.api.values.quantity import PODS
 from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.search import Plan, plan_gang
 from fairlead.decide.placement.waiting.job_limits import RunningLimits
-from fairlead.decide.rails.sight import Fact
+from fairlead.decide.removal.trust import Fact
 from fairlead.model.asks.requests import MemberClass
 from fairlead.model.claimed.device_pools import template_node
 from fairlead.model.cluster import ClusterState
@@ -192,7 +192,7 @@ class _Buyer:
         #: How many more nodes each pool may have.
         self._left = {offer.pool: offer.pool_room for offer in offers}
         self._is_priced = any(offer.price_micros for offer in offers)
-        self._demand = Demand(needed=state.ledger.kept_nodes())
+        self._demand = Demand(needed=state.ledger.nominated_nodes())
         self._probes: dict[MemberClass, list[int]] = {}
         #: By slot: what each added node is of, and what it is to us, until a gang uses it.
         self._added: dict[int, tuple[tuple[str, str], _Added]] = {}

@@ -16,7 +16,7 @@ from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.pool_status import PoolPlan, jobs_shown
 from fairlead.decide.fleet.view import FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.pinning import Binding
-from fairlead.decide.rails.sight import SightFinding
+from fairlead.decide.removal.trust import SightFinding
 from fairlead.model.health.machines import Instance, InstanceState
 
 

@@ -35,9 +35,9 @@ from fairlead.decide.fleet.decisions import (
 from fairlead.decide.fleet.deletion import deletion_words
 from fairlead.decide.fleet.demand import Unbought
 from fairlead.decide.fleet.view import FleetView
-from fairlead.decide.rails.bought import with_bought, with_lost
-from fairlead.decide.rails.removals import RemovalOutcome, Ruling, rule_words
-from fairlead.decide.rails.sight import SightFinding
+from fairlead.decide.removal.bought import with_bought, with_lost
+from fairlead.decide.removal.removals import RemovalOutcome, Ruling, rule_words
+from fairlead.decide.removal.trust import SightFinding
 from fairlead.decide.words import plural
 from fairlead.model.gang.gangs import JobKey
 

@@ -71,7 +71,7 @@ def plan_purchases(
 
 def _demand(view: FleetView, offers: Sequence[Offer], coming: dict[tuple[str, str], int]) -> Demand:
     if not view.waiting:
-        return Demand(needed=view.state.ledger.kept_nodes())
+        return Demand(needed=view.state.ledger.nominated_nodes())
     return demand_of(view.state, view.waiting, offers, coming)
 
 

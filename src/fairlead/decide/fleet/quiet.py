@@ -17,8 +17,8 @@ from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.pool_status import PoolPlan
 from fairlead.decide.fleet.returns import away_turns
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, Quiet
-from fairlead.decide.rails.ledger import HOUR
-from fairlead.decide.rails.sight import Sight, look, reported_of
+from fairlead.decide.removal.ledger import HOUR
+from fairlead.decide.removal.trust import Sight, look, reported_of
 
 
 def quiet_of(

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from fairlead.decide.fleet.actions import RestartMachine
 from fairlead.decide.fleet.census import AWAY_SECONDS, PoolCensus
 from fairlead.decide.fleet.view import FleetView
-from fairlead.decide.rails.sight import Blindness
+from fairlead.decide.removal.trust import Blindness
 from fairlead.model.pools.pool_nodes import PoolNode
 
 #: Nodes that get the taint in one decision: each is a write, in a bad moment.

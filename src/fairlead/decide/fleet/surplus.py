@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from fairlead.api.cluster.fleet import RemovalCause
 from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.view import FleetMemory, FleetView
-from fairlead.decide.rails.ledger import Charge
-from fairlead.decide.rails.removals import Removal
+from fairlead.decide.removal.ledger import Charge
+from fairlead.decide.removal.removals import Removal
 from fairlead.decide.words import duration
 from fairlead.model.pools.pool_nodes import PoolNode
 

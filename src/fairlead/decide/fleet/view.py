@@ -11,9 +11,9 @@ from fairlead.api.cluster.fleet import Fleet
 from fairlead.api.cluster.node_pool import Launch, NodePool, NodePoolStatus
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
 from fairlead.decide.pinning import Binding
-from fairlead.decide.rails.books import LedgerClock
-from fairlead.decide.rails.ledger import Budgets, Peaks
-from fairlead.decide.rails.sight import Sight, SightLimits, SightMemory
+from fairlead.decide.removal.books import LedgerClock
+from fairlead.decide.removal.ledger import Budgets, Peaks
+from fairlead.decide.removal.trust import Sight, SightLimits, SightMemory
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, JobKey
 from fairlead.model.health.machines import Instance, Inventory

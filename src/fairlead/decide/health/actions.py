@@ -10,7 +10,7 @@ from fairlead.api.cluster.node_report import NodeReport
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.decide.health.gate import LiftTaint
 from fairlead.decide.health.testing import TestAction
-from fairlead.decide.rails.books import CreateFleet, WriteFleet
+from fairlead.decide.removal.books import CreateFleet, WriteFleet
 from fairlead.model.health.node_record import NodeRecord
 
 

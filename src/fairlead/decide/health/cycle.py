@@ -1,6 +1,6 @@
 """One decision about the health of all nodes: look, grant, move, evict, and write down why.
 
-    sight     can what is seen be trusted? (`decide/rails/`)
+    sight     can what is seen be trusted? (`decide/removal/`)
     grants    which sick nodes may be taken out: a removal each, on the books of the fleet
     records   what follows for each node that is out (`node_step.py`)
     pods      those of others that are to leave nodes which are drained
@@ -50,7 +50,7 @@ from fairlead.decide.health.pair_plan import PairPlan
 from fairlead.decide.health.pair_step import blamed, said_links
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.testing import CreateTest
-from fairlead.decide.rails.books import (
+from fairlead.decide.removal.books import (
     CreateFleet,
     LedgerClock,
     WriteFleet,
@@ -58,9 +58,9 @@ from fairlead.decide.rails.books import (
     leaving_of,
     permits_of,
 )
-from fairlead.decide.rails.ledger import Charge, Peaks, RailsAccount, RemovalLedger
-from fairlead.decide.rails.removals import Removal, RemovalOutcome, Ruling, rule_on
-from fairlead.decide.rails.sight import (
+from fairlead.decide.removal.ledger import Charge, Peaks, RailsAccount, RemovalLedger
+from fairlead.decide.removal.removals import Removal, RemovalOutcome, Ruling, rule_on
+from fairlead.decide.removal.trust import (
     Listing,
     Sight,
     SightFinding,

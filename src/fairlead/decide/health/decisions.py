@@ -8,8 +8,8 @@ from fairlead.api.cluster.fleet import Repair
 from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.decide.health.need import Need
 from fairlead.decide.health.node_step import NodeView
-from fairlead.decide.rails.removals import Ruling, rule_words
-from fairlead.decide.rails.sight import SightFinding
+from fairlead.decide.removal.removals import Ruling, rule_words
+from fairlead.decide.removal.trust import SightFinding
 from fairlead.model.health.node_record import NodeRecord
 
 _MESSAGE_MAX = 500

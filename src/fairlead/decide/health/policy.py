@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from fairlead.api.cluster.node_suites import MachineTest
-from fairlead.decide.rails.ledger import Budgets
-from fairlead.decide.rails.sight import SightLimits
+from fairlead.decide.health.settings import HealthSettings, SilenceSettings
+from fairlead.decide.removal.ledger import Budgets
+from fairlead.decide.removal.trust import SightLimits
 
 #: In the place of a check: all of them.
 EVERY_CHECK = "*"
@@ -32,53 +33,46 @@ class SuiteRule:
         )
 
 
+#: Settings say what the fields of their names are for, and have the defaults.
+_SETTINGS = HealthSettings()
+
+
 @dataclass(frozen=True, slots=True)
 class HealthPolicy:
     """The options; durations in seconds."""
 
-    enabled: bool = False
-    #: Checks whose faults are acted on; those of the others are in shadow.
-    act_on: tuple[str, ...] = ()
-    #: From the first sight of a fault to the deadline of the drain.
-    critical_drain_seconds: int = 600
-    degraded_drain_seconds: int = 86_400
-    cosmetic_drain_seconds: int = 604_800
-    #: So long before that deadline pods of others are evicted.
-    eviction_seconds: int = 600
-    reset_seconds: int = 600
-    reboot_seconds: int = 1800
-    replace_seconds: int = 86_400
-    #: Without a fault, in the sight of a working source, before a node takes work again.
-    validate_seconds: int = 60
-    resets_max: int = 1
-    reboots_max: int = 2
-    #: Actions in 7 days after which a person is asked.
-    tries_max: int = 5
-    #: The suite that a node passes before it takes work, unless its pool names another; "": none.
-    test_suite: str = ""
-    test_image: str = ""
+    enabled: bool = _SETTINGS.enabled
+    act_on: tuple[str, ...] = _SETTINGS.act_on
+    critical_drain_seconds: int = _SETTINGS.critical_drain_seconds
+    degraded_drain_seconds: int = _SETTINGS.degraded_drain_seconds
+    cosmetic_drain_seconds: int = _SETTINGS.cosmetic_drain_seconds
+    eviction_seconds: int = _SETTINGS.eviction_seconds
+    reset_seconds: int = _SETTINGS.reset_seconds
+    reboot_seconds: int = _SETTINGS.reboot_seconds
+    replace_seconds: int = _SETTINGS.replace_seconds
+    validate_seconds: int = _SETTINGS.validate_seconds
+    resets_max: int = _SETTINGS.resets_max
+    reboots_max: int = _SETTINGS.reboots_max
+    tries_max: int = _SETTINGS.tries_max
+    test_suite: str = _SETTINGS.test_suite
+    test_image: str = _SETTINGS.test_image
     #: Of the pods of tests: what starts the program.
     test_command: tuple[str, ...] = ("fairlead",)
-    #: TEST.OPTION=VALUE, for every suite.
-    test_options: tuple[str, ...] = ()
+    test_options: tuple[str, ...] = _SETTINGS.test_options
     #: The administrator's own tests, which the image of tests has.
     own_tests: tuple[MachineTest, ...] = ()
-    #: From the creation of a test to its end, with all attempts.
-    test_deadline_seconds: int = 1800
+    test_deadline_seconds: int = _SETTINGS.test_deadline_seconds
     #: Where the pods of tests are, and their priority class; "": none.
     test_namespace: str = "kube-system"
     test_priority_class: str = ""
-    #: The suite that idle nodes run; "": none. And how much of the fleet is under test at a time.
-    idle_test_suite: str = ""
-    idle_test_share: float = 0.005
+    idle_test_suite: str = _SETTINGS.idle_test_suite
+    idle_test_share: float = _SETTINGS.idle_test_share
     #: Suites of nodes by their labels, such as the type of the instance or the product of the GPUs.
     #: The first rule that matches and names a suite counts.
     test_suites: tuple[SuiteRule, ...] = ()
-    #: Idle for so long, and so long after its last test, a node is tested.
-    idle_test_after_seconds: int = 1800
-    idle_test_interval_seconds: int = 72_000
-    #: Idle nodes are also tested in pairs; the labels of the network's levels, widest first.
-    pair_tests: bool = False
+    idle_test_after_seconds: int = _SETTINGS.idle_test_after_seconds
+    idle_test_interval_seconds: int = _SETTINGS.idle_test_interval_seconds
+    pair_tests: bool = _SETTINGS.pair_tests
     levels: tuple[str, ...] = ()
     #: From the creation of a test pod to its result, beyond the time of the suite.
     test_start_seconds: float = 600.0
@@ -123,17 +117,18 @@ class HealthPolicy:
         return bool(self.idle_test_suite) or any(each.idle_test_suite for each in self.test_suites)
 
 
+#: Settings say what the fields of their names are for, and have the defaults.
+_SILENCE = SilenceSettings()
+
+
 @dataclass(frozen=True, slots=True)
 class SilencePolicy:
     """The options; durations in seconds. Those before `settle_seconds` are settings."""
 
-    enabled: bool = True
-    #: A lease of 40 s that was not renewed for so long is late; others in proportion.
-    silent_seconds: int = 15
-    #: Of the nodes, at most so many may be marked, at once and within an hour.
-    share_max: float = 0.2
-    #: Of kubelets. What a node says of its port is not used.
-    kubelet_port: int = 10_250
+    enabled: bool = _SILENCE.enabled
+    silent_seconds: int = _SILENCE.silent_seconds
+    share_max: float = _SILENCE.share_max
+    kubelet_port: int = _SILENCE.kubelet_port
     #: Nodes that have been silent for longer are counted neither as silent nor as nodes.
     settle_seconds: float = 600.0
     #: For so long a closed mark counts.

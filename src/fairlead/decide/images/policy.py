@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlead.decide.images.settings import ImagesSettings
+
+#: Settings say what the fields of their names are for, and have the defaults.
+_SETTINGS = ImagesSettings()
+
 
 @dataclass(frozen=True, slots=True)
 class ImagesPolicy:
     """How much is pulled, where, and for whom."""
 
-    #: Pull the images of jobs whose nodes are known before they start.
-    prefetch_jobs: bool = False
-    #: Pulls at a time: on a node, of a registry, for the jobs of a namespace, and in all.
-    pulls_per_node_max: int = 1
-    pulls_per_registry_max: int = 32
-    pulls_per_namespace_max: int = 16
-    pulls_max: int = 64
-    #: Pulls of a registry that begin within any RATE_SECONDS.
-    starts_per_registry_max: int = 120
-    #: A pull that takes longer is given up.
-    pull_seconds_max: int = 3600
-    #: What images may take of a node's disk, in percent; beyond it the kubelet would remove others.
-    disk_percent_max: int = 75
-    #: Until an image that could not be pulled is tried again; doubles up to the second one.
-    retry_seconds: int = 60
-    retry_seconds_max: int = 3600
+    prefetch_jobs: bool = _SETTINGS.prefetch_jobs
+    pulls_per_node_max: int = _SETTINGS.pulls_per_node_max
+    pulls_per_registry_max: int = _SETTINGS.pulls_per_registry_max
+    pulls_per_namespace_max: int = _SETTINGS.pulls_per_namespace_max
+    pulls_max: int = _SETTINGS.pulls_max
+    starts_per_registry_max: int = _SETTINGS.starts_per_registry_max
+    pull_seconds_max: int = _SETTINGS.pull_seconds_max
+    disk_percent_max: int = _SETTINGS.disk_percent_max
+    retry_seconds: int = _SETTINGS.retry_seconds
+    retry_seconds_max: int = _SETTINGS.retry_seconds_max
     #: A node is taken to have what was pulled for so long, where it does not say itself.
     believed_seconds: float = 3600.0
     #: Waiting jobs whose images are pulled, and images of each.

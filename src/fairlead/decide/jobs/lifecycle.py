@@ -43,7 +43,7 @@ from fairlead.decide.jobs.refused import wait_refused
 from fairlead.decide.jobs.restart import (
     Fail,
     FailReason,
-    Hold,
+    HoldJob,
     Retry,
     cancel_message,
     next_step,
@@ -185,7 +185,7 @@ def _after_attempt(view: JobView, ended: Attempt) -> Decision[Action]:
     match following:
         case Fail():
             return Decision(_fail(draft, following))
-        case Hold():
+        case HoldJob():
             return _hold(view, draft, ended)
         case Retry():
             return _retry(view, draft, ended)

@@ -37,7 +37,7 @@ class Fail:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class HoldJob:
     """The job waits, without pods and place, until it is released."""
 
 
@@ -46,7 +46,7 @@ class Retry:
     """The next attempt comes, after the back-off."""
 
 
-Next = Fail | Hold | Retry
+Next = Fail | HoldJob | Retry
 
 
 def is_cancelled(job: Job) -> bool:
@@ -82,7 +82,7 @@ def next_step(job: Job, ended: Attempt, policy: JobsPolicy) -> Next:
         failed = _limit_reached(job, policy, ended.cause, ended.message)
         if failed is not None:
             return failed
-    return Hold() if job.spec.suspend else Retry()
+    return HoldJob() if job.spec.suspend else Retry()
 
 
 def infrastructure_limit(job: Job, policy: JobsPolicy) -> int:

@@ -35,7 +35,7 @@ from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.desk.repair import GangRelease, Wait, repair
 from fairlead.decide.placement.evict.consolidation import Consolidation
-from fairlead.decide.placement.held import held_nodes
+from fairlead.decide.placement.held_nodes import held_nodes
 from fairlead.decide.placement.outcome import (
     changed_verdict,
     move_job,

@@ -6,20 +6,20 @@ from dataclasses import dataclass
 
 from fairlead.api.names import OWN_NAMESPACE
 from fairlead.decide.admission.pod_gates import GateRules, system_with
+from fairlead.decide.teams.settings import TeamsSettings
+
+#: Settings say what the fields of their names are for, and have the defaults.
+_SETTINGS = TeamsSettings()
 
 
 @dataclass(frozen=True, slots=True)
 class TeamsPolicy:
     """How fast nodes change hands, and what is kept together."""
 
-    #: Nodes whose taint is written per `interval_seconds`.
-    changes_max: int = 50
+    changes_max: int = _SETTINGS.changes_max
     interval_seconds: float = 1.0
-    #: A node of others that a job has kept for so long is exchanged for one of its team that the
-    #: team does not use.
-    exchange_seconds: float = 3600.0
-    #: Node label that names the block in which the nodes of a team are kept together; "": none.
-    block_key: str = "topology.kubernetes.io/zone"
+    exchange_seconds: float = _SETTINGS.exchange_seconds
+    block_key: str = _SETTINGS.block_key
     #: With fewer healthy nodes than this part of all nodes no node changes hands: that so many are
     #: out at once is more likely a fault of what reports their health.
     healthy_part_min: float = 0.5
@@ -46,9 +46,7 @@ class TeamsPolicy:
     evictions_max: int = 10
     eviction_seconds: float = 60.0
     retry_seconds: float = 300.0
-    #: Namespaces of the cluster's own components beside kube-system, and that of Fairlead's own
-    #: pods: these may be on nodes of every team.
-    system_namespaces: tuple[str, ...] = ()
+    system_namespaces: tuple[str, ...] = _SETTINGS.system_namespaces
     own_namespace: str = OWN_NAMESPACE
     #: The teams are published for an API server that has admission policies, and again this often:
     #: what others have taken away comes back.

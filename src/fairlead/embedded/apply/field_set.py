@@ -14,7 +14,7 @@ structured-merge-diff, `fieldpath/set.go`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import msgspec
@@ -81,34 +81,33 @@ def intersection(a: FieldSet, b: FieldSet) -> FieldSet:
 
 def difference(a: FieldSet, b: FieldSet) -> FieldSet:
     """Return what is in `a` and not in `b`; what lies below a member of `b` stays."""
-    if not b:
-        return a
-    out: FieldSet = {}
-    for step, below in steps(a):
-        other = b.get(step)
-        kept: FieldSet | None = below
-        if other is not None:
-            stays = is_member(below) and not is_member(other)
-            kept = node(difference(_below(below), _below(other)), is_member=stays)
-        if kept is not None:
-            out[step] = kept
-    return out
+
+    def rest(below: FieldSet, other: FieldSet) -> FieldSet | None:
+        stays = is_member(below) and not is_member(other)
+        return node(difference(_below(below), _below(other)), is_member=stays)
+
+    return _but(a, b, rest)
 
 
 def without(a: FieldSet, b: FieldSet) -> FieldSet:
     """Return what is in `a`, neither in `b` nor below a member of `b`."""
+
+    def rest(below: FieldSet, other: FieldSet) -> FieldSet | None:
+        if is_member(other):
+            return None
+        return node(without(below, other), is_member=is_member(below))
+
+    return _but(a, b, rest)
+
+
+def _but(
+    a: FieldSet, b: FieldSet, rest: Callable[[FieldSet, FieldSet], FieldSet | None]
+) -> FieldSet:
+    """Return `a`, with `rest` of what lies below the steps that `b` has, too; None for nothing."""
     if not b:
         return a
-    out: FieldSet = {}
-    for step, below in steps(a):
-        other = b.get(step)
-        kept: FieldSet | None = below
-        if other is not None:
-            gone = is_member(other)
-            kept = None if gone else node(without(below, other), is_member=is_member(below))
-        if kept is not None:
-            out[step] = kept
-    return out
+    found = {step: rest(below, b[step]) if step in b else below for step, below in steps(a)}
+    return {step: below for step, below in found.items() if below is not None}
 
 
 def _below(tree: FieldSet) -> FieldSet:

@@ -27,8 +27,9 @@ from fairlead.api.causes import is_object_name
 from fairlead.api.kubernetes import selectors
 from fairlead.api.kubernetes.device_shapes import DeviceShape, drivers_of, shape_mistakes
 from fairlead.api.values import quantity
+from fairlead.api.values.sections import Section
 from fairlead.input.errors import CliError, Code, fail
-from fairlead.input.sections import Section, parse, read_text
+from fairlead.input.sections import parse, read_text
 from fairlead.input.suggest import nearest
 from fairlead.model.claimed.device_selectors import ExpressionError, device_expression
 

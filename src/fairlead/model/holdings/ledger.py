@@ -177,7 +177,7 @@ class Ledger:
         """Return the places that are kept for a job."""
         return self.nominated.get(key)
 
-    def kept_nodes(self) -> set[str]:
+    def nominated_nodes(self) -> set[str]:
         """Return the nodes on which places are kept for jobs."""
         return {n for c in self.nominated.values() for _, _, nodes in c.roles for n in nodes}
 

@@ -109,7 +109,7 @@ class QuotaQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class QuotaHolding:
     """What jobs of the namespace that are alike hold beyond their pods; `gang` is one of theirs."""
 
     asked: QuotaQuestion
@@ -125,9 +125,9 @@ class Places:
     """
 
     version: tuple[int, int] = (0, 0)
-    held: Iterable[Held] = ()
+    held: Iterable[QuotaHolding] = ()
     amounts: Mapping[str, int] = field(default_factory=dict[str, int])
-    taken: Collection[Held] = ()
+    taken: Collection[QuotaHolding] = ()
 
 
 NO_PLACES = Places()
@@ -188,7 +188,7 @@ class QuotaTable:
 
 
 def _limits(
-    quota: ResourceQuota, asked: QuotaQuestion, gang: GangRequest, others: Iterable[Held]
+    quota: ResourceQuota, asked: QuotaQuestion, gang: GangRequest, others: Iterable[QuotaHolding]
 ) -> Iterator[QuotaLimit]:
     requested: Counter[str] = Counter()
     for role in _counted(quota, asked, gang):
@@ -238,7 +238,7 @@ def _of_claims(gang: GangRequest) -> Counter[str]:
     return found
 
 
-def _sum(quota: ResourceQuota, held: Iterable[Held]) -> Counter[str]:
+def _sum(quota: ResourceQuota, held: Iterable[QuotaHolding]) -> Counter[str]:
     """Return the sum of what a quota counts."""
     found: Counter[str] = Counter()
     for each in held:

@@ -20,7 +20,7 @@ from fairlead.model.asks.requests import MEMBERS_PER_NODE_MAX, Constraints, Memb
 from fairlead.model.inventory.labels import resized
 from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable, is_device
 from fairlead.model.inventory.supply import Supply
-from fairlead.model.inventory.window_table import Hold
+from fairlead.model.inventory.window_table import NodeHold
 
 #: Rows kept; further classes are computed each time they are asked for.
 ROWS_MAX = 1024
@@ -474,7 +474,7 @@ class FitTable:
             mask.resize(self._table.capacity)
 
 
-def _hold_of(constraints: Constraints) -> Hold | None:
+def _hold_of(constraints: Constraints) -> NodeHold | None:
     """Return what windows depend on; None where they do not matter."""
     if constraints.hold_seconds is None:
         return None

@@ -47,7 +47,7 @@ from fairlead.model.inventory.packing_order import (
     packing_key,
     packing_key_of,
 )
-from fairlead.model.inventory.reserved_nodes import Reserved
+from fairlead.model.inventory.reserved_nodes import NodeReservation
 from fairlead.model.inventory.window_table import WindowTable
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -265,7 +265,7 @@ class NodeTable:
         self.nodes_version = self.draw_version()
         self.vacate(slot)
 
-    def reserve(self, reserved: Iterable[Reserved]) -> None:
+    def reserve(self, reserved: Iterable[NodeReservation]) -> None:
         """Set the reservations of nodes."""
         if changed := self.windows.reserve(reserved, self.labels.labels):
             self.stale_flags.extend(changed)

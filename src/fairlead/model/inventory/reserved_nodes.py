@@ -17,7 +17,7 @@ from fairlead.model.health.windows import Window
 
 
 @dataclass(frozen=True, slots=True)
-class Reserved:
+class NodeReservation:
     """Nodes that a team may use for some time, and no other job."""
 
     #: See `reservation_key`.
@@ -44,10 +44,10 @@ def reservation_key(team: str, name: str) -> str:
     return f"{team}/{name}" if name else ""
 
 
-def reserved_by(teams: Iterable[Team]) -> tuple[Reserved, ...]:
+def reserved_by(teams: Iterable[Team]) -> tuple[NodeReservation, ...]:
     """Return the reservations of valid teams, in their order."""
     return tuple(
-        Reserved(
+        NodeReservation(
             reservation_key(team.metadata.name, each.name),
             Window(parse_time(each.start_time), parse_time(each.end_time)),
             tuple(sorted(selector_of(each).items())),

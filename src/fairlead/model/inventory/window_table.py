@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from fairlead.model.health.windows import Window
 from fairlead.model.inventory.labels import Bools, Slots, resized
-from fairlead.model.inventory.reserved_nodes import Reserved
+from fairlead.model.inventory.reserved_nodes import NodeReservation
 
 #: What matters of an attempt: for how many seconds it may hold its nodes, and the reservation that
 #: it uses ("": none).
-Hold: TypeAlias = tuple[float, str]
+NodeHold: TypeAlias = tuple[float, str]
 
 
 class WindowTable:
@@ -29,7 +29,7 @@ class WindowTable:
         self._starts: npt.NDArray[np.float64] = np.full(capacity, inf)
         self._ends: npt.NDArray[np.float64] = np.full(capacity, -inf)
         #: The reservations, and bool[N] each: their slots.
-        self._reserved: dict[Reserved, Bools] = {}
+        self._reserved: dict[NodeReservation, Bools] = {}
 
     def __len__(self) -> int:
         return len(self._windows) + len(self._reserved)
@@ -63,7 +63,7 @@ class WindowTable:
         return changed
 
     def reserve(
-        self, reserved: Iterable[Reserved], labels_of: Callable[[int], Mapping[str, str]]
+        self, reserved: Iterable[NodeReservation], labels_of: Callable[[int], Mapping[str, str]]
     ) -> list[int]:
         """Set the reservations; return the slots of those that come or go."""
         count, before = len(self._starts), self._reserved
@@ -79,7 +79,7 @@ class WindowTable:
             changed |= held
         return np.flatnonzero(changed).tolist()
 
-    def closed(self, hold: Hold, slots: Slots, now: float) -> Bools:
+    def closed(self, hold: NodeHold, slots: Slots, now: float) -> Bools:
         """Return bool[len(slots)]: where an attempt that begins now would run into a window or
         another reservation, or its own one has not begun or is over.
         """
@@ -95,11 +95,11 @@ class WindowTable:
         found = (held[slots] for each, held in self._reserved.items() if each.key == key)
         return next(found, np.zeros(len(slots), dtype=np.bool_))
 
-    def reservation(self, key: str) -> Reserved | None:
+    def reservation(self, key: str) -> NodeReservation | None:
         """Return a reservation; None where there is none."""
         return next((each for each in self._reserved if each.key == key), None)
 
-    def turned(self, holds: Iterable[Hold], before: float, now: float) -> list[int]:
+    def turned(self, holds: Iterable[NodeHold], before: float, now: float) -> list[int]:
         """Return the slots that are closed at one of two instants, and not at the other."""
         slots = self._slots()
         out = np.zeros(len(slots), dtype=np.bool_)
@@ -107,7 +107,7 @@ class WindowTable:
             out |= self.closed(hold, slots, before) != self.closed(hold, slots, now)
         return slots[out].tolist()
 
-    def steady(self, holds: Iterable[Hold], now: float) -> tuple[float, float]:
+    def steady(self, holds: Iterable[NodeHold], now: float) -> tuple[float, float]:
         """Return the instants between which, exclusively, no node closes or opens."""
         slots = np.fromiter(self._windows, dtype=np.int64, count=len(self._windows))
         reserved = [each.window for each in self._reserved]
@@ -132,7 +132,7 @@ class WindowTable:
         starts = {window.start for window in (*self._windows.values(), *reserved)}
         return sorted(at for at in starts if now < at < inf)
 
-    def reservations_of(self, team: str, now: float) -> list[Reserved]:
+    def reservations_of(self, team: str, now: float) -> list[NodeReservation]:
         """Return the reservations of a team that are not over, by when they begin."""
         found = (each for each in self._reserved if each.team == team and now < each.window.end)
         return sorted(found, key=lambda each: (each.window.start, each.key))
@@ -142,7 +142,7 @@ class WindowTable:
         found = (self._windows[slot] for slot in slots if slot in self._windows)
         return min(found, key=lambda window: (window.end, window.start), default=None)
 
-    def first_reserved(self, hold: Hold, slots: Slots, now: float) -> Reserved | None:
+    def first_reserved(self, hold: NodeHold, slots: Slots, now: float) -> NodeReservation | None:
         """Return the reservation that closes some of the slots and ends first; None: none does."""
         found = (
             each
@@ -160,7 +160,7 @@ class WindowTable:
         return np.flatnonzero(some)
 
 
-def _closes(reserved: Reserved, hold: Hold, now: float) -> bool:
+def _closes(reserved: NodeReservation, hold: NodeHold, now: float) -> bool:
     """True where an attempt that begins now may not use the nodes of a reservation."""
     seconds, key = hold
     if key == reserved.key:

@@ -18,8 +18,8 @@ class ConsolidatingPools:
     """Kept per event. Pods that no claim covers are counted by node."""
 
     def __init__(self) -> None:
-        #: Nodes in use that each pool keeps, by name: of pools that may be consolidated.
-        self.kept_nodes: dict[str, int] = {}
+        #: To how many nodes in use each pool is consolidated, by name; none for those that are not.
+        self.consolidates_to: dict[str, int] = {}
         #: What a GPU of each pool costs per hour, in millionths: of pools with a price. No decision
         #: follows from it, so it changes no version.
         self.gpu_hour_micros: dict[str, int] = {}
@@ -31,15 +31,15 @@ class ConsolidatingPools:
 
     def set_pool(self, name: str, pool: NodePool | None) -> None:
         """Take in a pool, new or changed; None: it is gone."""
-        before, kept = self.kept_nodes.pop(name, None), None
+        before, after = self.consolidates_to.pop(name, None), None
         if pool is not None and pool.is_active and pool.spec.scale_down.consolidates:
-            kept = pool.status.consolidates_to
-        if kept is not None:
-            self.kept_nodes[name] = kept
+            after = pool.status.consolidates_to
+        if after is not None:
+            self.consolidates_to[name] = after
         self.gpu_hour_micros.pop(name, None)
         if pool is not None and (price := pool.spec.gpu_hour_micros):
             self.gpu_hour_micros[name] = price
-        self.version += kept != before
+        self.version += after != before
 
     def set_pod(self, pod: Pod) -> None:
         """Note a static pod, which belongs to its node."""

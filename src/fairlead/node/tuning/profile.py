@@ -16,8 +16,9 @@ from typing import Annotated, Self
 from msgspec import Meta
 
 from fairlead.api.cluster.node_report import FACTS_MAX
+from fairlead.api.values.sections import Section, about
 from fairlead.input.errors import Code, fail
-from fairlead.input.sections import Section, about, parse, read_text
+from fairlead.input.sections import parse, read_text
 from fairlead.input.suggest import nearest
 from fairlead.node.settings import Facts
 from fairlead.node.tuning.facts import FACT_NAMES

@@ -34,7 +34,7 @@ from fairlead.cloud.simulated import SimulatedCloud
 from fairlead.controllers.idle import Measured
 from fairlead.controllers.unreachable_nodes import Connect
 from fairlead.decide.health.unreachable_nodes import Contact
-from fairlead.decide.lease import LeaseTimes
+from fairlead.decide.leader_election import LeaseTimes
 from fairlead.runtime.client import Client, ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.history import History

@@ -9,7 +9,7 @@ from typing import Annotated, Any, TypeAlias
 
 from msgspec import Meta
 
-from fairlead.input.sections import Section
+from fairlead.api.values.sections import Section
 
 API_VERSION = "kwok.x-k8s.io/v1alpha1"
 _Milliseconds: TypeAlias = Annotated[int, Meta(ge=0, le=1_000_000_000_000)]

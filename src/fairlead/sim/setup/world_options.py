@@ -13,7 +13,7 @@ from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.rails.sight import SightLimits
+from fairlead.decide.removal.trust import SightLimits
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.virtual.profile import Profile, load_profile
 from fairlead.sim.setup.faults import ROUGH, FaultRates

@@ -7,8 +7,8 @@ from typing import NamedTuple
 from fairlead.api.status import ApiError
 from fairlead.cli.views.decisions import WRITE_COLUMNS, decision_rows
 from fairlead.input.errors import CliError
+from fairlead.web.history_reads import DECISIONS_MAX, LatestDecisions, OpenedDecision
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, table_of
-from fairlead.web.past import DECISIONS_MAX, LatestDecisions, OpenedDecision
 from fairlead.web.render import Page, link
 
 PATIENCE_SECONDS = 0.4

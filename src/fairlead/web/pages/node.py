@@ -23,10 +23,10 @@ from fairlead.cli.views.node_tests import (
 from fairlead.cli.views.nodes import pool_of
 from fairlead.model.health.node_record import record_of
 from fairlead.model.pools.pool_nodes import uses_node
+from fairlead.web.history_reads import NodePast
 from fairlead.web.pages.change import node_offers
 from fairlead.web.pages.cluster import tile_of
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines, table_of
-from fairlead.web.past import NodePast
 from fairlead.web.render import Page
 from fairlead.web.view import PageFacts
 

@@ -26,8 +26,8 @@ from fairlead.cli.views.runs import (
     sorted_runs,
     value_of,
 )
+from fairlead.web.history_reads import RUNS_MAX, PastRuns, RunsQuestion
 from fairlead.web.pages.site import AskedPath, Site, SiteTable, table_of
-from fairlead.web.past import RUNS_MAX, PastRuns, RunsQuestion
 from fairlead.web.render import Page, link
 
 ROWS_MAX = 100

@@ -19,8 +19,8 @@ from fairlead.cli.views.usage import (
     usage_rows,
     wait_rows,
 )
+from fairlead.web.history_reads import UsageQuestion, UsageSums
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, table_of
-from fairlead.web.past import UsageQuestion, UsageSums
 from fairlead.web.render import Page, link
 
 ROWS_MAX = 200

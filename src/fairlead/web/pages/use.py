@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fairlead.cli.views.top import KEYS, TopLine, columns, rows, sums
+from fairlead.web.history_reads import ClusterUse
 from fairlead.web.pages.site import AskedPath, Site, table_of
-from fairlead.web.past import ClusterUse
 from fairlead.web.render import Page, link
 
 ROWS_MAX = 100

@@ -18,7 +18,7 @@ from fairlead.cli.cluster.archive import proxy_path
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.controllers.decision_log import Cycle
-from fairlead.decide.answers.snapshot import Carried, Snapshot
+from fairlead.decide.answers.snapshot import CarriedState, Snapshot
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.waiting.state import PlacementState
@@ -77,7 +77,7 @@ def recorded() -> list[bytes]:
     snapshot = Snapshot(EPOCH, objects)
     state = PlacementState.of(objects.nodes, objects.jobs)
     actions = decide(state, snapshot.policy, EPOCH, memory=PlanMemory(snapshot.recall)).actions
-    cycle = Cycle(EPOCH, 0.001, 0, False, actions, Recall(), Carried(), number=7)
+    cycle = Cycle(EPOCH, 0.001, 0, False, actions, Recall(), CarriedState(), number=7)
     return [line.rstrip(b"\n") for line in write_lines(cycle, snapshot)]
 
 

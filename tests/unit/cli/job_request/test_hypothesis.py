@@ -61,7 +61,7 @@ def test_only_what_is_named_changes() -> None:
 
 @pytest.mark.parametrize(
     ("word", "part"),
-    [("gpu=2", "one of nodes, gpus"), ("nodes", "one of nodes"), ("nodes=0", "from 1"),
+    [("gpu=2", "one of nodes, members, gpus"), ("nodes", "one of nodes"), ("nodes=0", "from 1"),
      ("memory=4GB", "two sizes"), ("priority=high", "there is no PriorityClass 'high'")],
 )  # fmt: skip
 def test_a_wrong_word_is_refused_with_what_there_is(word: str, part: str) -> None:

@@ -15,7 +15,7 @@ from fairlead.cli.job_request.jobspec import Origin, Program, Script, build_job
 from fairlead.cli.job_request.mounts import MountError, parse_mount
 from fairlead.cli.job_request.request import JobRequest, Target, parse_request
 from fairlead.cli.script.header import parse_header
-from fairlead.cli.submitting.startable import local_problems, mount_notes
+from fairlead.cli.submitting.program_check import local_problems, mount_notes
 from fairlead.testing.builders import EPOCH
 
 ORIGIN = Origin("/home/ana", "ana", {})

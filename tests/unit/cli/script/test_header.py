@@ -6,14 +6,14 @@ import pytest
 
 from fairlead.cli.job_request.flags import Flag, FlagValue, merge
 from fairlead.cli.job_request.request import parse_request
-from fairlead.cli.script.header import Beside, Header, parse_header
+from fairlead.cli.script.header import Header, SubmissionContext, parse_header
 from fairlead.cli.script.slurm_options import LONG, OPTIONS, SHORT, Option, OptionTreatment
 from fairlead.testing.builders import EPOCH
 
-NOTHING = Beside()
+NOTHING = SubmissionContext()
 
 
-def read(*lines: str, beside: Beside = NOTHING) -> Header:
+def read(*lines: str, beside: SubmissionContext = NOTHING) -> Header:
     text = "\n".join(("#!/bin/bash", *lines, "", "python train.py", "#SBATCH --nodes=99"))
     return parse_header(text, file="train.sh", beside=beside)
 
@@ -28,6 +28,12 @@ def test_fairlead_lines_carry_the_flags_of_submit() -> None:
                               "hold": ["true"]}  # fmt: skip
     assert header.givens[Flag.GPUS][0].origin == "train.sh:2"
     assert header.problems == ()
+
+
+def test_members_is_another_name_of_nodes_and_the_last_of_both_counts() -> None:
+    header = read("#FAIRLEAD --nodes 4", "#FAIRLEAD --members=2-8")
+    assert header.givens == {Flag.NODES: (FlagValue("2-8", "train.sh:3"),)}
+    assert not header.problems
 
 
 def test_a_space_that_a_formatter_put_in_takes_no_request_away() -> None:
@@ -110,7 +116,7 @@ def test_an_unknown_option_suggests_the_nearest_one() -> None:
 
 
 def test_unknown_options_can_be_ignored_and_are_then_noted() -> None:
-    header = read("#SBATCH --frobnicate=3", beside=Beside(ignores_unknown=True))
+    header = read("#SBATCH --frobnicate=3", beside=SubmissionContext(ignores_unknown=True))
     assert header.problems == ()
     assert any("frobnicate" in note for note in header.notes)
 
@@ -165,16 +171,16 @@ def test_a_line_counts_from_the_first_column_with_or_without_a_blank() -> None:
 def test_the_command_line_beats_variables_and_these_the_lines_of_a_script() -> None:
     environment = {"SBATCH_PARTITION": "b", "SBATCH_TIMELIMIT": "60", "SBATCH_ACCOUNT": "lab"}
     lines = ("#SBATCH -p a", "#SBATCH -t 30", "#SBATCH -N 2 -n 16")
-    header = read(*lines, beside=Beside(environment=environment, nodes="4"))
+    header = read(*lines, beside=SubmissionContext(environment=environment, nodes="4"))
     assert values(header) == {
         "partition": ["b"], "time": ["3600s"], "nodes": ["4"], "one-per-node": ["true"],
         "cpus": ["4"],
     }  # fmt: skip
     assert header.givens[Flag.PARTITION][0].origin == "$SBATCH_PARTITION"
     assert any(note.startswith("$SBATCH_ACCOUNT has no effect") for note in header.notes)
-    assert values(read("#FAIRLEAD --cpus 2", beside=Beside(environment=environment))) == {
-        "cpus": ["2"]
-    }
+    assert values(
+        read("#FAIRLEAD --cpus 2", beside=SubmissionContext(environment=environment))
+    ) == {"cpus": ["2"]}
 
 
 def test_a_flag_of_ours_in_the_script_beats_what_slurms_lines_come_to() -> None:

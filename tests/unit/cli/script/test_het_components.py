@@ -10,7 +10,7 @@ from fairlead.api.values.quantity import CPU, GPU, MEMORY
 from fairlead.cli.job_request.flags import Flag, FlagValue
 from fairlead.cli.job_request.jobspec import Origin, Program, Script, build_job, runs_once
 from fairlead.cli.job_request.request import Target
-from fairlead.cli.script.header import Beside, Header, parse_header, request_of
+from fairlead.cli.script.header import Header, SubmissionContext, parse_header, request_of
 from fairlead.cli.script.het_components import COMPONENTS_MAX, separated
 from fairlead.testing.builders import EPOCH
 
@@ -19,7 +19,7 @@ TWO = "#SBATCH -n1 --mem=8G\n#SBATCH hetjob\n#SBATCH -N2 --gres=gpu:4 -c 8 --mem
 
 def header_of(text: str, *words: str, **environment: str) -> Header:
     options = tuple(separated(list(words))) if words else None
-    beside = Beside(options=options, environment=environment)
+    beside = SubmissionContext(options=options, environment=environment)
     return parse_header(f"#!/bin/sh\n{text}\nsrun true\n", file="t.sh", beside=beside)
 
 

@@ -15,9 +15,9 @@ from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.jobspec import Origin, Program, Script, to_manifest
 from fairlead.cli.job_request.request import ArrayRequest, JobRequest, Target, parse_request
 from fairlead.cli.main import guarded
-from fairlead.cli.script.header import Beside, parse_header
+from fairlead.cli.script.header import SubmissionContext, parse_header
 from fairlead.cli.script.slurm import COMMANDS, flag_help, srun_line, variable_notes
-from fairlead.cli.submitting.startable import local_problems
+from fairlead.cli.submitting.program_check import local_problems
 from fairlead.cli.submitting.submission import Naming, Submission, check
 from fairlead.input.errors import CliError
 from fairlead.kube.kubeconfig import Connection
@@ -156,7 +156,7 @@ def test_the_array_of_a_header_is_submitted_as_one_unless_this_is_one_task_of_it
     request, problems = parse_request(header.givens, {}, now=EPOCH)
     assert problems == ()
     assert request.array == ArrayRequest("0-9", 2)
-    one = parse_header(text, file="a.sh", beside=Beside(has_array_index=True))
+    one = parse_header(text, file="a.sh", beside=SubmissionContext(has_array_index=True))
     assert parse_request(one.givens, {}, now=EPOCH)[0].array is None
 
 

@@ -17,7 +17,7 @@ from fairlead.api.values.times import format_time
 from fairlead.app.messages import HistoryLine
 from fairlead.cli.app import run
 from fairlead.cli.job_request.arrays import parse_reference, select
-from fairlead.cli.records import past
+from fairlead.cli.records import ended_jobs
 from fairlead.cli.views.array_why import array_facts, array_now, array_text, listed
 from fairlead.testing.builders import EPOCH, make_job, make_placement
 
@@ -135,7 +135,7 @@ def test_why_reads_causes_from_the_history_and_explains_the_next_element(
         document = to_wire(failed(1, uid=uid))
         return [HistoryLine("u", "default", "sweep-1", "Failed", document=document)] * is_failed
 
-    monkeypatch.setattr(past, "past_lines", lines)
+    monkeypatch.setattr(ended_jobs, "past_lines", lines)
     assert run(["why", "sweep"]) == 0
     out = capsys.readouterr().out
     assert "1 succeeded, 1 failed, 8 waiting" in out

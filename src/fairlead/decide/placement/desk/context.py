@@ -12,7 +12,7 @@ from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.desk.repair import GangGrowth
 from fairlead.decide.placement.places.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.places.image_preference import with_images
-from fairlead.decide.placement.places.kept import End, KeptRoom, QueueReservation, together
+from fairlead.decide.placement.places.kept_room import End, KeptRoom, QueueReservation, together
 from fairlead.decide.placement.places.search import Plan, plan_gang, uses_of
 from fairlead.decide.placement.places.size import largest_plan, planned
 from fairlead.decide.placement.waiting.borrowing import Borrowing

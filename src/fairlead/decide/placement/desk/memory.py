@@ -11,38 +11,47 @@ Stages ask a `PlanMemory` and give it what is known now; which of the two answer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
 from typing import TypeAlias
 
-from fairlead.decide.verdict import ObjectKey, Verdict
+import msgspec
+
+from fairlead.decide.reasons import Reason
+from fairlead.decide.verdict import Fact, ObjectKey, Verdict
 
 #: Pass, job and number of reservations (-1: a repair) of a gang whose search failed.
 Failure: TypeAlias = tuple[int, ObjectKey, int]
 
 
-@dataclass(slots=True)
-class Recall:
+class StandingVerdict(msgspec.Struct, frozen=True):
+    """What was said of a job, and not made again."""
+
+    job: ObjectKey
+    reason: Reason
+    facts: Mapping[str, Fact] = {}
+
+
+class Recall(msgspec.Struct, rename="camel"):
     """The answers that one decision took from memory, by the job that they were about."""
 
     #: The jobs whose written verdict was missing or out of date, as far as they were looked at.
-    unwritten: list[ObjectKey] = field(default_factory=list[ObjectKey])
+    unwritten: list[ObjectKey] = []
     #: Verdicts that were not made again.
-    verdicts: dict[ObjectKey, Verdict] = field(default_factory=dict[ObjectKey, Verdict])
+    verdicts: list[StandingVerdict] = []
     #: Jobs over which an earlier decision raised.
-    left_alone: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
+    left_alone: list[ObjectKey] = []
     #: Jobs for which an earlier search found no victims.
-    no_victims: dict[ObjectKey, None] = field(default_factory=dict[ObjectKey, None])
+    no_victims: list[ObjectKey] = []
     #: The first jobs of the groups that had their turn to look for borrowers of their team's nodes.
-    sought: list[ObjectKey] = field(default_factory=list[ObjectKey])
+    sought: list[ObjectKey] = []
     #: Nodes that earlier searches have tried to empty; None: the decision tried none.
     tried_nodes: list[str] | None = None
     #: For each pass of the fit stage: None where it looked at all groups that may fit, else the
     #: first jobs of the groups whose turn it was.
-    tried: list[list[ObjectKey] | None] = field(default_factory=list["list[ObjectKey] | None"])
+    tried: list[list[ObjectKey] | None] = []
     #: Gangs that were not tried again, as they had failed; empty unless the decision tried as many
     #: as it may, since these made room.
-    failed: list[Failure] = field(default_factory=list[Failure])
+    failed: list[Failure] = []
 
 
 class PlanMemory:
@@ -50,6 +59,8 @@ class PlanMemory:
 
     def __init__(self, recall: Recall | None = None) -> None:
         self.recall = recall or Recall()
+        #: The jobs in three lists of it.
+        self._judged, self._left, self._hopeless = (set[ObjectKey]() for _ in range(3))
 
     def unwritten(self, find: Callable[[], list[ObjectKey]]) -> list[ObjectKey]:
         """Return the jobs whose written verdict is missing or out of date, as `find` finds them."""
@@ -65,20 +76,20 @@ class PlanMemory:
         `is_new` for one that this decision has made itself, over a job of the same shape.
         """
         found = standing()
-        if found is not None and not is_new:
-            self.recall.verdicts[key] = found
+        if found is not None and not is_new and _enters(self._judged, key):
+            self.recall.verdicts.append(StandingVerdict(key, found.reason, found.facts))
         return found
 
     def is_left_alone(self, key: ObjectKey, *, has_faulted: bool) -> bool:
         """True for a job over which an earlier decision raised, while nothing has changed."""
-        if has_faulted:
-            self.recall.left_alone[key] = None
+        if has_faulted and _enters(self._left, key):
+            self.recall.left_alone.append(key)
         return has_faulted
 
     def has_no_victims(self, key: ObjectKey, *, is_known: bool) -> bool:
         """True for a job for which an earlier search found no victims."""
-        if is_known:
-            self.recall.no_victims[key] = None
+        if is_known and _enters(self._hopeless, key):
+            self.recall.no_victims.append(key)
         return is_known
 
     def sought(self, choose: Callable[[], list[ObjectKey]]) -> list[ObjectKey]:
@@ -121,6 +132,8 @@ class GivenMemory(PlanMemory):
         super().__init__()
         self._given = given
         self._failed = frozenset(given.failed)
+        self._alone, self._without = frozenset(given.left_alone), frozenset(given.no_victims)
+        self._verdicts = {each.job: Verdict(each.reason, each.facts) for each in given.verdicts}
 
     def unwritten(self, find: Callable[[], list[ObjectKey]]) -> list[ObjectKey]:
         """Return the jobs that were unwritten then."""
@@ -130,17 +143,17 @@ class GivenMemory(PlanMemory):
         self, key: ObjectKey, standing: Callable[[], Verdict | None], *, is_new: bool
     ) -> Verdict | None:
         """Return the verdict that stood then; one that this decision has made itself stands."""
-        if is_new and key not in self._given.verdicts:
+        if is_new and key not in self._verdicts:
             return standing()
-        return self._given.verdicts.get(key)
+        return self._verdicts.get(key)
 
     def is_left_alone(self, key: ObjectKey, *, has_faulted: bool) -> bool:
         """True for a job that was left alone then."""
-        return key in self._given.left_alone
+        return key in self._alone
 
     def has_no_victims(self, key: ObjectKey, *, is_known: bool) -> bool:
         """True also for a job for which it was known then."""
-        return is_known or key in self._given.no_victims
+        return is_known or key in self._without
 
     def sought(self, choose: Callable[[], list[ObjectKey]]) -> list[ObjectKey]:
         """Return those that had their turn then."""
@@ -159,3 +172,10 @@ class GivenMemory(PlanMemory):
     def has_failed(self, failure: Failure, *, is_known: bool) -> bool:
         """True also for a search that had failed then."""
         return is_known or failure in self._failed
+
+
+def _enters(noted: set[ObjectKey], key: ObjectKey) -> bool:
+    """True for a job that was not there; now it is."""
+    is_new = key not in noted
+    noted.add(key)
+    return is_new

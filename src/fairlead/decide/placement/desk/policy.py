@@ -4,47 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fairlead.decide.placement.desk.settings import PlacementSettings
+
+#: Settings say what the fields of their names are for, and have the defaults.
+_SETTINGS = PlacementSettings()
+
 
 @dataclass(frozen=True, slots=True)
 class PlacementPolicy:
     """How strict, how patient, and how much work at a time."""
 
-    #: A job at the head of the queue that has waited this long for room keeps later jobs off the
-    #: nodes that it could use. 0: from the start; infinity: never.
-    starvation_seconds: float = 900.0
-    #: Later jobs may use those nodes where that does not delay it, by the jobs' time limits.
-    backfills: bool = True
-    #: Room is kept for so many jobs that could use the same node. 1: EASY backfill, no later job
-    #: delays the first one that waits; more: conservative backfill, none delays any of these.
-    backfill_reservations_max: int = 1
-    #: For so long after `starvation_seconds` jobs without a time limit count there by the run times
-    #: of past jobs. 0: never. As it may be wrong, it must not be so for ever.
-    predictions_seconds_max: float = 14_400.0
+    starvation_seconds: float = _SETTINGS.starvation_seconds
+    backfills: bool = _SETTINGS.backfills
+    backfill_reservations_max: int = _SETTINGS.backfill_reservations_max
+    predictions_seconds_max: float = _SETTINGS.predictions_seconds_max
     #: Say where jobs at the head of the queue are going to be, also where no job comes after them.
     expects_places: bool = False
-    #: A gang whose lost nodes find no replacement for this long gives up all its nodes.
-    repair_hold_seconds: float = 300.0
-    #: For so long a node that was lost, or came back after it was not ready, takes members after
-    #: nodes that have as many devices free. 0: it does not.
-    suspect_seconds: float = 3600.0
-    #: Jobs of higher priority preempt running ones of lower priority.
-    preempts: bool = True
-    #: Groups of other tools' pods may be preempted: their pods are deleted for it.
-    preempts_adopted: bool = False
-    #: A job that has run for less since its start is not preempted.
-    preemption_min_run_seconds: float = 60.0
-    #: Running gangs are moved for a job at the head of the queue that has waited for
-    #: `starvation_seconds`, where that makes room for it.
-    defragments: bool = False
-    #: They are moved for any job that asks for it.
-    defragments_on_request: bool = False
-    #: A job that has run for less since its start is not moved.
-    move_min_run_seconds: float = 1800.0
-    #: Gangs that are moved at a time.
-    moves_max: int = 8
-    #: A gang leaves a node that is to empty only if what it loses is less than keeping the node for
-    #: so long costs.
-    consolidation_horizon_seconds: float = 3600.0
+    repair_hold_seconds: float = _SETTINGS.repair_hold_seconds
+    suspect_seconds: float = _SETTINGS.suspect_seconds
+    preempts: bool = _SETTINGS.preempts
+    preempts_adopted: bool = _SETTINGS.preempts_adopted
+    preemption_min_run_seconds: float = _SETTINGS.preemption_min_run_seconds
+    defragments: bool = _SETTINGS.defragments
+    defragments_on_request: bool = _SETTINGS.defragments_on_request
+    move_min_run_seconds: float = _SETTINGS.move_min_run_seconds
+    moves_max: int = _SETTINGS.moves_max
+    consolidation_horizon_seconds: float = _SETTINGS.consolidation_horizon_seconds
     #: Places kept for jobs that preempt, per decision; the next one goes on.
     nominations_max: int = 8
     #: A verdict near the head of the queue is made again at most this often.

@@ -26,7 +26,7 @@ from fairlead.api.values.quantity import CPU
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.evict.moves import largest_first
 from fairlead.decide.placement.evict.victim_search import VictimSearch
-from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.search import Plan
 from fairlead.decide.placement.waiting.emptying_memory import LOOK_SECONDS
 from fairlead.decide.placement.waiting.lost_work import silent_seconds
@@ -109,7 +109,7 @@ class Consolidation:
     def find(self) -> Emptying:
         """Return the moves; none unless the time is quiet and some are worth what they cost."""
         context, memory = self._context, self._context.state.emptying
-        if not self._cluster.pools.kept_nodes or not self._is_quiet():
+        if not self._cluster.pools.consolidates_to or not self._is_quiet():
             return Emptying()
         known = context.memory.tried_nodes(self._tried_nodes)
         if known is None:
@@ -198,7 +198,7 @@ class Consolidation:
         has_pods[[slot for slot in with_pods if slot is not None]] = True
         in_use |= has_pods
         numbers, pools = table.labels.domains(POOL)
-        kept = cluster.pools.kept_nodes
+        kept = cluster.pools.consolidates_to
         table_of = np.array([name in kept for name in pools] + [False], dtype=np.bool_)
         is_consolidating = table_of[numbers] & table.exists
         counts = Counter(pools[i] for i in numbers[in_use & is_consolidating].tolist())

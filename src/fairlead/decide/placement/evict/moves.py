@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fairlead.decide.placement.evict.victims import Candidate, Cost, Victims, cost_of, find_victims
-from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.search import Plan, plan_gang
 from fairlead.model.asks.requests import Request
 from fairlead.model.cluster import ClusterState

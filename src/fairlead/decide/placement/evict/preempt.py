@@ -34,7 +34,7 @@ from fairlead.decide.placement.desk.repair import grown
 from fairlead.decide.placement.evict.moves import largest_first
 from fairlead.decide.placement.evict.victim_search import KEEPS_PLACE, VictimSearch, take_places
 from fairlead.decide.placement.evict.victims import Candidate, Victims
-from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.image_preference import with_images
 from fairlead.decide.placement.places.search import Plan, take_plan, uses_of
 from fairlead.decide.placement.places.size import of_size, planned

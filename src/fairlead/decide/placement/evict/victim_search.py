@@ -15,9 +15,9 @@ from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.evict.moves import Mover, Moves, MoveSearch
 from fairlead.decide.placement.evict.victims import Candidate, Victims, find_victims
 from fairlead.decide.placement.places.capacity import Capacity
-from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.image_preference import with_images
-from fairlead.decide.placement.places.kept import QueueReservation
+from fairlead.decide.placement.places.kept_room import QueueReservation
 from fairlead.decide.placement.places.neighbours import rules_hold
 from fairlead.decide.placement.places.search import Plan, members_of, plan_gang
 from fairlead.decide.placement.places.size import of_size

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.decide.placement.places.domains import domains_of, slices_of
-from fairlead.decide.placement.places.freed import FreedCapacity
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.neighbours import rules_hold
 from fairlead.decide.placement.places.search import Plan, members_of, plan_gang
 from fairlead.model.asks.requests import Request

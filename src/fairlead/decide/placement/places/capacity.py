@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.kubernetes.core import Node
-from fairlead.decide.placement.places.kept import KeptRoom
+from fairlead.decide.placement.places.kept_room import KeptRoom
 from fairlead.model.asks.neighbours import MarkTable
 from fairlead.model.asks.requests import MemberClass, Request
 from fairlead.model.cluster import ClusterState

@@ -17,9 +17,9 @@ from typing import TypeVar
 import numpy as np
 
 from fairlead.decide.placement.desk.context import PlanningContext
-from fairlead.decide.placement.places.ends import ENDS_MAX, Ends
-from fairlead.decide.placement.places.freed import FreedCapacity
-from fairlead.decide.placement.places.kept import End, Proof, QueueReservation, Start
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
+from fairlead.decide.placement.places.kept_room import End, Proof, QueueReservation, Start
+from fairlead.decide.placement.places.releases import ENDS_MAX, Releases
 from fairlead.decide.placement.places.search import Plan, plan_gang, tier_shift, uses_of
 from fairlead.decide.placement.waiting.known_starts import latest_first
 from fairlead.decide.placement.waiting.queue import QueueEntry
@@ -37,7 +37,7 @@ class FirstStart:
         context: PlanningContext,
         entry: QueueEntry,
         gang: GangRequest,
-        ends: Ends,
+        ends: Releases,
         *,
         nodes: Bools,
         ahead: Sequence[QueueReservation] = (),
@@ -50,7 +50,7 @@ class FirstStart:
         self._context, self._entry, self._gang, self._ahead = context, entry, gang, ahead
         placed = [*context.placed_until, *(context.placed_predicted if is_predicted else ())]
         turns = [turn for each in ahead for turn in each.turns(is_predicted=is_predicted)]
-        self._ends = (ends, Ends(sorted([*placed, *turns], key=_at), context.cluster.table))
+        self._ends = (ends, Releases(sorted([*placed, *turns], key=_at), context.cluster.table))
         self._is_predicted = is_predicted
         first = np.sort(np.concatenate([each.times for each in self._ends]))[:ENDS_MAX]
         #: The instants, and how many ends of each kind have come before the first one, by the first

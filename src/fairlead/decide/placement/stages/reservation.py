@@ -21,14 +21,14 @@ from typing import TypeVar
 import numpy as np
 
 from fairlead.decide.placement.desk.context import PlanningContext
-from fairlead.decide.placement.places.ends import Ends
-from fairlead.decide.placement.places.kept import (
+from fairlead.decide.placement.places.kept_room import (
     FoundStart,
     KeptRoom,
     QueueReservation,
     Start,
     Token,
 )
+from fairlead.decide.placement.places.releases import Releases
 from fairlead.decide.placement.stages.budget import budget_verdict
 from fairlead.decide.placement.stages.first_start import FirstStart
 from fairlead.decide.placement.waiting.known_starts import Chain
@@ -65,7 +65,7 @@ class HeadReservations:
         #: How many heads there are, and whether all are counted in `_covered` as one each.
         self._count, self._is_counted = 0, True
         #: The ends of jobs, by whether they are predicted, and the version that they are of.
-        self._ends: dict[bool, tuple[int, Ends]] = {}
+        self._ends: dict[bool, tuple[int, Releases]] = {}
         #: bool[N] by constraints: the nodes that a gang could use; and which of these meet.
         self._nodes: dict[tuple[Constraints, ...], Bools] = {}
         self._meeting: dict[tuple[int, int], bool] = {}
@@ -277,13 +277,13 @@ class HeadReservations:
         context.wakes += [end for end, _ in ends[:1]]
         return ends
 
-    def _ends_of(self, *, is_predicted: bool) -> Ends:
+    def _ends_of(self, *, is_predicted: bool) -> Releases:
         """Return when jobs end that hold nodes; read once for all heads."""
         context, capacity = self._context, self._context.capacity
         known = self._ends.get(is_predicted)
         if known is None or known[0] != capacity.version:
             ends = capacity.ends(self._predicted_ends if is_predicted else ())
-            known = (capacity.version, Ends(ends, context.cluster.table))
+            known = (capacity.version, Releases(ends, context.cluster.table))
             self._ends[is_predicted] = known
         return known[1]
 

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TypeAlias
 
 from fairlead.decide.placement.desk.context import PlanningContext
-from fairlead.decide.placement.places.kept import QueueReservation
+from fairlead.decide.placement.places.kept_room import QueueReservation
 from fairlead.decide.placement.places.search import plan_gang
 from fairlead.decide.placement.stages.budget import budget_verdict
 from fairlead.decide.placement.stages.fit import Fit

@@ -18,8 +18,7 @@ from math import inf
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.decide.placement.places.ends import ENDS_MAX
-from fairlead.decide.placement.places.kept import (
+from fairlead.decide.placement.places.kept_room import (
     FoundStart,
     KeptRoom,
     Proof,
@@ -29,6 +28,7 @@ from fairlead.decide.placement.places.kept import (
     Use,
     together,
 )
+from fairlead.decide.placement.places.releases import ENDS_MAX
 from fairlead.decide.placement.places.search import tier_shift
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.verdict import ObjectKey

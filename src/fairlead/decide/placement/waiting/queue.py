@@ -21,7 +21,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from fairlead.api.jobs.job import Job
-from fairlead.decide.placement.places.kept import FoundStart
+from fairlead.decide.placement.places.kept_room import FoundStart
 from fairlead.decide.placement.waiting.lost_work import HoldingAttempt
 from fairlead.decide.placement.waiting.order import (
     Age,

@@ -18,7 +18,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang, JobKey
-from fairlead.model.holdings.quotas import Held, Memo, Places, QuotaExcess, QuotaQuestion
+from fairlead.model.holdings.quotas import Memo, Places, QuotaExcess, QuotaHolding, QuotaQuestion
 
 
 class TakenQuota:
@@ -30,7 +30,7 @@ class TakenQuota:
 
     def __init__(self, cluster: ClusterState) -> None:
         self.cluster = cluster
-        self._taken: dict[str, dict[QuotaQuestion, Held]] = {}
+        self._taken: dict[str, dict[QuotaQuestion, QuotaHolding]] = {}
 
     def take(self, entry: QueueEntry, gang: GangRequest) -> None:
         """Take in that a waiting job is given the places of a gang."""
@@ -46,9 +46,9 @@ class TakenQuota:
         same = alike.get(asked)
         if same is not None:
             amounts.update(same.amounts)
-        alike[asked] = Held(asked, gang, amounts)
+        alike[asked] = QuotaHolding(asked, gang, amounts)
 
-    def of(self, namespace: str) -> Collection[Held]:
+    def of(self, namespace: str) -> Collection[QuotaHolding]:
         """Return what the jobs of a namespace were given."""
         return self._taken.get(namespace, {}).values()
 
@@ -87,7 +87,7 @@ def excess_of(
     return cluster.quotas.excess(job, gang, {} if memos is None else memos, places)
 
 
-def _held(cluster: ClusterState, but: JobKey) -> Iterator[Held]:
+def _held(cluster: ClusterState, but: JobKey) -> Iterator[QuotaHolding]:
     seats = cluster.ledger.held
     beyond = seats.of(but[0])
     for key in beyond if not cluster.devices.is_used else seats.jobs(but[0]):
@@ -96,7 +96,7 @@ def _held(cluster: ClusterState, but: JobKey) -> Iterator[Held]:
             continue
         amounts = Counter(beyond.get(key, {})) + _unmade(cluster, entry.job, entry.gang)
         if amounts:
-            yield Held(QuotaQuestion.of(entry.job), entry.gang, amounts)
+            yield QuotaHolding(QuotaQuestion.of(entry.job), entry.gang, amounts)
 
 
 def _unmade(cluster: ClusterState, job: Job, gang: GangRequest) -> Counter[str]:

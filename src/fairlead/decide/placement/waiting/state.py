@@ -112,7 +112,7 @@ class PlacementState:
         are consolidated, those that run. Never true where there are teams: what they use is
         integrated from decision to decision.
         """
-        if len(self.cluster.teams) or self.cluster.pools.kept_nodes:
+        if len(self.cluster.teams) or self.cluster.pools.consolidates_to:
             return False
         waiting = self.queue or self.held or self.unresolved or self.nominees
         due = self.releasable or self.repairable or self.preempted

@@ -19,7 +19,7 @@ from fairlead.api.values.quantity import ATTACHED
 from fairlead.api.values.times import format_time
 from fairlead.decide.placement.places.capacity import Capacity, EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.places.domains import domains_of
-from fairlead.decide.placement.places.kept import QueueReservation
+from fairlead.decide.placement.places.kept_room import QueueReservation
 from fairlead.decide.placement.places.neighbours import rules_are_exact, rules_text
 from fairlead.decide.placement.places.search import members_fit, members_fit_domain, plan_gang
 from fairlead.decide.placement.places.ties import nodes_near

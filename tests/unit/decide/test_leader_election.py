@@ -6,7 +6,7 @@ import pytest
 
 from fairlead.api.kubernetes.core import Lease, LeaseSpec
 from fairlead.api.meta import ObjectMeta
-from fairlead.decide.lease import LeaseTimes, LeaveLease, SeenLease, TakeLease, campaign
+from fairlead.decide.leader_election import LeaseTimes, LeaveLease, SeenLease, TakeLease, campaign
 
 TIMES = LeaseTimes()
 

@@ -1,6 +1,6 @@
 """Rules on removals: which may be marked, which may be carried out, and what holds the others back.
 
-The rails, in this order: sight (`sight.py`), ownership, two phases, budgets and ceiling
+The rails, in this order: sight (`trust.py`), ownership, two phases, budgets and ceiling
 (`ledger.py`). Over budget, the most certain removals go first and the others wait: there is no "all
 or nothing". A removal takes two phases: the node is marked, looked at again at least one loop
 later, and only then removed.
@@ -14,8 +14,8 @@ from enum import Enum
 from typing import Self, TypeAlias
 
 from fairlead.api.cluster.fleet import RemovalCause
-from fairlead.decide.rails.ledger import Charge, RailsAccount
-from fairlead.decide.rails.sight import Fact, SightFinding
+from fairlead.decide.removal.ledger import Charge, RailsAccount
+from fairlead.decide.removal.trust import Fact, SightFinding
 
 #: Causes in the order of how certain they are: what never worked goes before what merely idles.
 _CERTAINTY = {

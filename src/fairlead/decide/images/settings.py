@@ -1,12 +1,10 @@
-"""Settings of the images controller: see `controller_settings.py`."""
+"""Settings of the images controller: their file is that of `app/controller_settings.py`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fairlead.input.sections import Section, about, within
-
-DAY, HOUR = 86_400, 3600
+from fairlead.api.values.sections import DAY, HOUR, Section, about, within
 
 
 class ImagesSettings(Section, frozen=True):

@@ -24,7 +24,7 @@ from fairlead.cli.commands.usage import UsageRecords, read_records
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.table import Row
-from fairlead.cli.records.past import past_runs, present_or_past_job
+from fairlead.cli.records.ended_jobs import past_runs, present_or_past_job
 from fairlead.cli.views.decisions import verdict_counts, write_rows
 from fairlead.cli.views.top import TopLine
 from fairlead.cli.views.usage import Totals, Waits, waits_of

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.cli.job_request.jobspec import Origin, Program, Script
 from fairlead.cli.job_request.request import JobRequest, Target
-from fairlead.cli.submitting.startable import local_problems, script_problems
+from fairlead.cli.submitting.program_check import local_problems, script_problems
 
 
 def problems(

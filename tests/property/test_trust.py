@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fairlead.api.cluster.cluster_report import ReportCondition
-from fairlead.decide.rails.sight import (
+from fairlead.decide.removal.trust import (
     Blindness,
     Listing,
     Reported,

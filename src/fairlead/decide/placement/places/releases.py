@@ -14,8 +14,8 @@ from itertools import islice
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.decide.placement.places.freed import FreedCapacity
-from fairlead.decide.placement.places.kept import Use
+from fairlead.decide.placement.places.freed_capacity import FreedCapacity
+from fairlead.decide.placement.places.kept_room import Use
 from fairlead.model.asks.neighbours import marks_in
 from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
 
@@ -23,7 +23,7 @@ from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
 ENDS_MAX = 4096
 
 
-class Ends:
+class Releases:
     """The first ends, in order. What jobs use is read as far as it is asked for, at most once."""
 
     def __init__(self, ends: Iterable[tuple[float, Iterable[Use]]], table: NodeTable) -> None:

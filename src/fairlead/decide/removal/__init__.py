@@ -1,5 +1,5 @@
 """The rails: what must hold before anything removes a node or drains it.
 
-`sight` says whether what is seen can be trusted, `ledger` how much each budget has left, `removals`
+`trust` says whether what is seen can be trusted, `ledger` how much each budget has left, `removals`
 rules on each removal. docs/design/fleet.md has the reasons.
 """

@@ -14,13 +14,13 @@ from fairlead.api.cluster.node_pool import Bought, Lost
 from fairlead.api.meta import Condition
 from fairlead.api.values.node_limit import parse_limit
 from fairlead.api.values.times import format_time
-from fairlead.decide.rails.bought import (
+from fairlead.decide.removal.bought import (
     BOUGHT_MAX,
     bought_within_day,
     with_bought,
     with_lost,
 )
-from fairlead.decide.rails.ledger import (
+from fairlead.decide.removal.ledger import (
     DAY,
     HOUR,
     Budgets,
@@ -30,7 +30,7 @@ from fairlead.decide.rails.ledger import (
     RailsAccount,
     RemovalLedger,
 )
-from fairlead.decide.rails.removals import (
+from fairlead.decide.removal.removals import (
     Permit,
     Removal,
     RemovalOutcome,
@@ -39,7 +39,7 @@ from fairlead.decide.rails.removals import (
     rule_on,
     rule_words,
 )
-from fairlead.decide.rails.sight import (
+from fairlead.decide.removal.trust import (
     HALF_LIFE_SECONDS,
     Blindness,
     Listing,

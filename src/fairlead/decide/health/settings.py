@@ -1,4 +1,4 @@
-"""Settings of the health of nodes: see `controller_settings.py`."""
+"""Settings of the health of nodes: their file is that of `app/controller_settings.py`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from fairlead.api.cluster.node_suites import (
     machine_tests,
     suites,
 )
-from fairlead.input.sections import Section, about, within
+from fairlead.api.values.sections import DAY, Section, about, within
 
-DAY = 86_400
 NAME = r"^[a-z][A-Za-z0-9-]*$"
 
 

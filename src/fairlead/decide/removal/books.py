@@ -13,8 +13,8 @@ from fairlead.api.cluster.fleet import Fleet, FleetStatus, Override
 from fairlead.api.cluster.node_pool import NodePool, PoolDecision
 from fairlead.api.values.node_limit import parse_limit
 from fairlead.api.values.times import parse_time
-from fairlead.decide.rails.ledger import PoolBudget, RemovalLedger
-from fairlead.decide.rails.removals import Permit
+from fairlead.decide.removal.ledger import PoolBudget, RemovalLedger
+from fairlead.decide.removal.removals import Permit
 
 
 @dataclass(frozen=True, slots=True)

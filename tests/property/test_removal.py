@@ -20,9 +20,9 @@ import pytest
 from fairlead.api.cluster.fleet import RemovalCause
 from fairlead.api.cluster.node_pool import Bought, Lost
 from fairlead.api.values.node_limit import NodeLimit
-from fairlead.decide.rails import bought as bought_records
-from fairlead.decide.rails.bought import bought_within_day, with_bought, with_lost
-from fairlead.decide.rails.ledger import (
+from fairlead.decide.removal import bought as bought_records
+from fairlead.decide.removal.bought import bought_within_day, with_bought, with_lost
+from fairlead.decide.removal.ledger import (
     DAY,
     HOUR,
     MINUTES_5,
@@ -34,8 +34,8 @@ from fairlead.decide.rails.ledger import (
     RailsAccount,
     RemovalLedger,
 )
-from fairlead.decide.rails.removals import Permit, Removal, RemovalOutcome, RemovalRule, rule_on
-from fairlead.decide.rails.sight import Blindness, Listing, Sight, SightLimits, SightMemory, look
+from fairlead.decide.removal.removals import Permit, Removal, RemovalOutcome, RemovalRule, rule_on
+from fairlead.decide.removal.trust import Blindness, Listing, Sight, SightLimits, SightMemory, look
 
 HISTORIES = int(os.environ.get("FAIRLEAD_RAILS_HISTORIES", "3000"))
 STEPS = (1, 1, 2, 2, 8)

@@ -1,14 +1,10 @@
-"""Settings of the life of a job: see `controller_settings.py`."""
+"""Settings of the life of a job: their file is that of `app/controller_settings.py`."""
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from fairlead.input.sections import Section, about, within
-
-HOUR = 3600
-DAY = 24 * HOUR
-YEAR = 365 * DAY
+from fairlead.api.values.sections import DAY, HOUR, YEAR, Section, about, within
 
 
 class JobsSettings(Section, frozen=True):

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from fairlead.api.cluster.node_pool import Bought, Lost
-from fairlead.decide.rails.ledger import DAY, HOUR, MINUTES_5
+from fairlead.decide.removal.ledger import DAY, HOUR, MINUTES_5
 
 #: Machines that a pool records; the oldest are dropped beyond, and count as there before.
 BOUGHT_MAX = 2_000
