@@ -97,9 +97,10 @@ $(TOOLS)/.ready: requirements/release.lock
 site: $(TOOLS)/.ready  ## Build the site of the documents in build/site; broken links fail
 	NO_MKDOCS_2_WARNING=1 $(TOOLS)/bin/mkdocs build --strict
 
-release: lint test $(TOOLS)/.ready  ## Check, build twice and compare; packages, SBOM, notes and checksums in dist; IMAGE=1 the image, KEY=file signs
+release: lint test $(TOOLS)/.ready  ## Check, build twice and compare; packages, SBOM, notes and checksums in dist; IMAGE=1 the image, KEY=file signs, BARE=1 tries it on bare machines
 	$(BIN)/python -m tools.release.licences --check
 	$(BIN)/python -m tools.release.build $(if $(KEY),--key $(KEY)) $(if $(IMAGE),--image)
+	$(if $(BARE),$(BIN)/python -m tools.release.bare_machine dist/*.whl)
 
 crds: $(READY)  ## Generate deploy/crds from the types in api/
 	$(BIN)/python tools/generate_crds.py
@@ -109,6 +110,7 @@ docs: $(READY)  ## Generate the reference pages from the source
 	$(BIN)/python tools/generate_man_page.py
 	$(BIN)/python tools/generate_doctor_reference.py
 	$(BIN)/python tools/generate_reference.py
+	$(BIN)/python tools/generate_api_review.py
 	$(BIN)/python tools/generate_rights_reference.py
 	$(BIN)/python -m tools.release.licences
 

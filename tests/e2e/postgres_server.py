@@ -54,6 +54,12 @@ class Server:
         subprocess.run(command, check=True, cwd=self.directory, stdout=subprocess.DEVNULL,
                        timeout=2 * PATIENCE_SECONDS)  # fmt: skip
 
+    def sql(self, text: str) -> None:
+        """Execute statements as the owner, beside what is tested."""
+        psycopg = pytest.importorskip("psycopg")
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(text)
+
     def start(self) -> None:
         data, output = str(self.directory / "data"), str(self.directory / "log")
         options = f"-k {self.directory} -c listen_addresses='' -c max_connections=20"

@@ -15,6 +15,7 @@ import pytest
 from tests.e2e.cli_world import Shell
 from tests.e2e.postgres_server import Server, postgres_server
 from tests.patience import PATIENCE_SECONDS
+from tests.unit.history.audit_contract import check_audit
 from tests.unit.history.contract import (
     FAIR_BYTES_MAX,
     check_decisions,
@@ -74,7 +75,7 @@ async def _drop(server: Server) -> None:
     await _execute(
         server,
         "DROP TABLE IF EXISTS fairlead_jobs, fairlead_logs, fairlead_fleet, "
-        "fairlead_use, fairlead_schema",
+        "fairlead_use, fairlead_audit, fairlead_audit_sent, fairlead_schema",
     )
 
 
@@ -298,6 +299,12 @@ def test_an_upgrade_of_the_schema_that_is_killed_at_any_statement_is_made_by_the
         await store.close()
         return found
 
+    async def check() -> None:
+        store = _store(server)
+        await check_audit(store)
+        await check_use(store)
+        await store.close()
+
     async def begin() -> None:
         await _drop(server)
         store = _store(server)
@@ -306,7 +313,7 @@ def test_an_upgrade_of_the_schema_that_is_killed_at_any_statement_is_made_by_the
         await _execute(
             server,
             "ALTER TABLE fairlead_jobs DROP COLUMN number, DROP COLUMN array_number;"
-            "DROP TABLE fairlead_fleet",
+            "DROP TABLE fairlead_fleet, fairlead_use, fairlead_audit, fairlead_audit_sent",
         )
 
     columns = (
@@ -321,6 +328,7 @@ def test_an_upgrade_of_the_schema_that_is_killed_at_any_statement_is_made_by_the
     assert statements > 6
     assert asyncio.run(_execute(server, columns)) == [(2,)]
     assert asyncio.run(names()) == ["kept"]
+    asyncio.run(check())
 
 
 async def test_texts_that_postgresql_cannot_hold_are_kept_without_what_it_cannot_hold(

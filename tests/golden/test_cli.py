@@ -437,6 +437,7 @@ def test_json_of_a_job_is_complete() -> None:
     "tool",
     [
         "generate_cli_reference.py",
+        "generate_api_review.py",
         "generate_reference.py",
         "generate_rights_reference.py",
         "generate_man_page.py",

@@ -1,4 +1,7 @@
-"""Two replicas with one PostgreSQL: every job that ended is recorded once, whoever led."""
+"""Two replicas with one PostgreSQL: every job that ended is recorded once, whichever led.
+
+So is every end by a time limit, before it, in one chain of audit records.
+"""
 
 from __future__ import annotations
 
@@ -18,16 +21,20 @@ from tests.kubernetes.operating import (
     witnessed,
 )
 from tests.kubernetes.own_plane import own_plane
-from tests.kubernetes.replicas import leader, replicas
+from tests.kubernetes.replicas import Replica, leader, replicas
+from tests.unit.history.audit_contract import all_of, check_has
 from tests.unit.history.contract import records_of
 
 from fairlead.api.resources import JOBS
+from fairlead.decide.takings import TakingKind
 from fairlead.history.postgres import PostgresStore
 from fairlead.kube.client import HttpClient
+from fairlead.runtime.audit import Head
 from fairlead.runtime.history import HistoryQuery
 
 pytestmark = pytest.mark.kubernetes
 GANGS, OUTAGE_AFTER = 24, 12
+LATE = {"seconds": 600, "timeLimitSeconds": 1}
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +65,9 @@ async def test_a_dead_leader_and_a_dead_database_cost_no_record(
         virtual_nodes(client, 10),
         replicas(cluster, history=server.url) as world,
     ):
-        for _ in range(2):
-            await world.start()
+        started = [await world.start() for _ in range(2)]
+        await client.create(JOBS, job_body("late-1", 3, **LATE), namespace="default")
+        assert (await ended(client, "late-1")).status.state == "Failed"
         for name in names[:OUTAGE_AFTER]:
             await client.create(JOBS, job_body(name, 3, seconds=0.5), namespace="default")
         world.kill(await leader(client, world))
@@ -68,10 +76,24 @@ async def test_a_dead_leader_and_a_dead_database_cost_no_record(
         for name in names[OUTAGE_AFTER:]:
             await client.create(JOBS, job_body(name, 3, seconds=0.5), namespace="default")
         server.start()
+        await client.create(JOBS, job_body("late-2", 3, **LATE), namespace="default")
+        assert (await ended(client, "late-2")).status.state == "Failed"
         jobs = [await ended(client, name) for name in names]
     store = PostgresStore(server.url, rng=random.Random(1), runner=asyncio.to_thread)
-    records = await records_of(store, HistoryQuery())
+    records = [each for each in await records_of(store, HistoryQuery()) if each.name in names]
+    taken = await all_of(store)
     await store.close()
     assert {job.status.state for job in jobs} == {"Succeeded"}
     assert sorted(r.name for r in records) == names
     assert {r.uid for r in records} == {job.metadata.uid for job in jobs}
+    assert {each.object for each in taken if each.kind == TakingKind.END.value} == {
+        "Job default/late-1", "Job default/late-2",
+    }  # fmt: skip
+    assert len({each.writer for each in taken}) == 2
+    check_has(taken, [head for each in started for head in _logged(each)])
+
+
+def _logged(replica: Replica) -> list[Head]:
+    """The heads of the chain that a replica said to have written."""
+    said = [each for each in replica.lines if each["message"] == "Audit"]
+    return [Head(int(str(each["number"])), str(each["digest"])) for each in said]

@@ -14,8 +14,17 @@ from __future__ import annotations
 import asyncio
 import importlib
 import random
+import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from dataclasses import astuple, dataclass, field
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
@@ -86,6 +95,7 @@ _CREATE = (
     "CREATE TABLE fairlead_schema (version BIGINT NOT NULL)",
     f"INSERT INTO fairlead_schema VALUES ({SCHEMA_VERSION})",  # noqa: S608 - a number
 )
+_CREATES = re.compile(r"CREATE (?:TABLE|INDEX) IF NOT EXISTS (\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -400,8 +410,14 @@ class PostgresStore:
                 "SELECT attname FROM pg_attribute WHERE attrelid = to_regclass(%s)", (_SQL.jobs,)
             )
             there = [name for (name,) in await columns.fetchall()]
+            made = await connection.execute(
+                "SELECT relname FROM pg_class WHERE pg_table_is_visible(oid)"
+                " AND starts_with(relname, 'fairlead_')"
+            )
+            names = {name for (name,) in await made.fetchall()}
             later = (*_SQL.create_fleet(), *_SQL.create_use(), *_AUDIT.create(), *_TRAFFIC.create())
-            for statement in (*_SQL.add_columns(there), *later):
+            # Even where nothing is missing, to create takes a lock and the right of the owner.
+            for statement in _missing((*_SQL.add_columns(there), *later), names):
                 await connection.execute(statement)
         self._is_prepared = True
 
@@ -416,3 +432,9 @@ def _row(record: JobRecord | FleetRecord | UseRecord | TrafficRecord) -> Values:
     """
     columns = astuple(record)
     return tuple(each.replace("\x00", "") if isinstance(each, str) else each for each in columns)
+
+
+def _missing(statements: Iterable[str], there: Collection[str]) -> list[str]:
+    """Return the statements without those that create a table or an index that is there."""
+    found = ((each, _CREATES.match(each)) for each in statements)
+    return [each for each, creates in found if creates is None or creates[1] not in there]

@@ -68,6 +68,7 @@ USE_BYTES_MAX = 96 << 20
 TRAFFIC_BYTES_MAX = 32 << 20
 LOG_BYTES_MAX = 512 << 20
 _BUSY_TIMEOUT_MS = 5_000
+_MODE_TRIES_MAX = 100
 #: Records of one commit.
 COMMIT_RECORDS_MAX = 256
 _SQL = Dialect(
@@ -193,19 +194,36 @@ def _prepare(
 ) -> int:
     """Set the modes, make the tables when the file is new, and return the version of the schema."""
     connection.execute(f"PRAGMA busy_timeout = {_BUSY_TIMEOUT_MS}")
-    connection.execute("PRAGMA journal_mode = WAL")
+    _write_ahead(connection)
     connection.execute("PRAGMA synchronous = FULL")
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (0, SCHEMA_VERSION):
         return version
-    made = (*tables, f"PRAGMA user_version = {SCHEMA_VERSION}") if version == 0 else ()
     connection.execute("BEGIN IMMEDIATE")
+    (version,) = connection.execute("PRAGMA user_version").fetchone()  # another may have made them
+    made = (*tables, f"PRAGMA user_version = {SCHEMA_VERSION}") if version == 0 else ()
     for statement in made:
         connection.execute(statement)
     for statement in later(connection):
         connection.execute(statement)
     connection.execute("COMMIT")
     return SCHEMA_VERSION
+
+
+def _write_ahead(connection: sqlite3.Connection) -> None:
+    """Set the mode of the journal. SQLite does not wait for another that sets it as well, but for
+    the lock of a transaction it does.
+    """
+    for tries_left in range(_MODE_TRIES_MAX - 1, -1, -1):
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or not tries_left:
+                raise
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        else:
+            return
 
 
 def _later_tables(connection: sqlite3.Connection) -> tuple[str, ...]:

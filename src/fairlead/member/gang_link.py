@@ -77,6 +77,10 @@ class Gang:
         text = json.dumps([self.scope, self.size, *parts]).encode()
         return hmac.digest(self.key, text, "sha256")
 
+    def communicator(self) -> str:
+        """Return a name that the ranks have in common, and others neither have nor know."""
+        return self.mac("communicator").hex()[:32] if self.key else secrets.token_hex(16)
+
     def ports(self) -> list[int]:
         """Return where the first member may listen, the most likely first."""
         macs = (self.mac("port", str(number)) for number in range(PORTS_BESIDE))

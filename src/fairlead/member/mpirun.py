@@ -134,7 +134,7 @@ def _server(gang: Gang, peers: Peers, *, is_pmix: bool) -> pmi.RankServer:
     try:
         library = pmix.find_library() if is_pmix else None
         if library is None:  # PMI costs two descriptors where nothing asks for it
-            return pmi.PmiServer(gang.rank, gang.size, peers.fence)
+            return pmi.PmiServer(gang.rank, gang.size, peers.fence, gang.communicator())
         served = pmix.PmixServer(library, gang.rank, gang.size, peers.fence)
         served.open(gang.mac("pmix").hex() if gang.key else os.urandom(32).hex())
     except pmix.NoPmixError as error:

@@ -19,7 +19,6 @@ from typing import Protocol, TypeAlias
 
 KEY_LENGTH_MAX = 64
 VALUE_LENGTH_MAX = 1024
-_KVS = "fairlead"
 _MAPPING = "PMI_process_mapping"
 _FIRST = "pmi_version=1 pmi_subversion=1"
 _LENGTH_DIGITS = 6
@@ -54,7 +53,11 @@ class RankServer(Protocol):
 class PmiServer:
     """Serves one rank, which is alone on its node as far as the library is concerned."""
 
-    def __init__(self, rank: int, size: int, fence: Fence) -> None:
+    def __init__(self, rank: int, size: int, fence: Fence, name: str) -> None:
+        """`name` is that of the communicator, the same for all of its ranks and no other's.
+
+        MPICH names files in /dev/shm after it, which all users of a machine have in common.
+        """
         self._ours, self._theirs = socket.socketpair()
         self.descriptors = (self._theirs.fileno(),)
         #: What the library reads besides the descriptor.
@@ -63,6 +66,7 @@ class PmiServer:
             "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1",
         }  # fmt: skip
         self._size = size
+        self._name = name
         self._fence = fence
         self._put: Values = {}
         self._values: Values = {_MAPPING: f"(vector,(0,{size},1))"}
@@ -110,7 +114,7 @@ class PmiServer:
             case "get_appnum":
                 return "cmd=appnum rc=0 appnum=0"
             case "get_my_kvsname":
-                return f"cmd=my_kvsname rc=0 kvsname={_KVS}"
+                return f"cmd=my_kvsname rc=0 kvsname={self._name}"
             case "get_universe_size":
                 return f"cmd=universe_size rc=0 size={self._size}"
             case "put":
@@ -168,7 +172,7 @@ class PmiServer:
                     "pmiverbose": "FALSE",
                 }  # fmt: skip
             case "job-getid":
-                return {"jobid": _KVS}
+                return {"jobid": self._name}
             case "info-getjobattr" if key == "universeSize":
                 return _found(str(self._size))
             case "info-getjobattr":

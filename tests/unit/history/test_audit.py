@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.tidy.sources import ROOT
+from tests.unit.history.audit_contract import (
+    all_of,
+    check_audit,
+    check_full,
+    check_has,
+    draft,
+    faults,
+    heads,
+    writer,
+)
 
 from fairlead.decide.takings import Taking, TakingKind
+from fairlead.history import sqlite
+from fairlead.history.audit import AuditMemory
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sqlite import SqliteHistory
 from fairlead.runtime.audit import (
-    NO_DIGEST,
-    PRUNED,
-    AuditQuery,
     AuditRecord,
-    ChainCheck,
     Draft,
     Head,
     audit_line,
@@ -37,30 +45,9 @@ from fairlead.runtime.audit import (
 from fairlead.runtime.history import History
 
 
-def draft(number: int, *, kind: TakingKind = TakingKind.PREEMPT, writer: str = "a") -> Draft:
-    """A record of a job that lost its nodes."""
-    taking = Taking(f"id-{number}", kind, f"Job default/train-{number}", f"uid-{number}",
-                    "Preempted", "for high, naïvely", {"share": 0.5, "nodes": number})  # fmt: skip
-    return draft_of(taking, writer=writer, now=1_767_225_600.0 + number)
-
-
 def chain(count: int) -> list[AuditRecord]:
     """A chain of so many records."""
     return linked(Head(), [draft(number) for number in range(1, count + 1)])
-
-
-def faults(records: Sequence[AuditRecord]) -> list[str]:
-    """What a check finds."""
-    check = ChainCheck()
-    for each in records:
-        check.add(each)
-    return check.end()
-
-
-async def all_of(history: History, query: AuditQuery | None = None) -> list[AuditRecord]:
-    """All records that a query yields."""
-    wanted = query or AuditQuery(limit=1_000_000)
-    return [each async for page in history.query_audit(wanted) for each in page]
 
 
 @pytest.fixture(params=["memory", "sqlite"])
@@ -75,26 +62,7 @@ def opened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[History]:
 
 
 def test_records_are_found_in_order_by_number_kind_time_and_from_the_end(opened: History) -> None:
-    async def main() -> None:
-        first = await opened.append_audit([draft(1), draft(2, kind=TakingKind.END)])
-        assert not first.is_broken
-        await opened.append_audit([draft(3)])
-        found = await all_of(opened)
-        assert [each.number for each in found] == [1, 2, 3]
-        assert (found[0].previous, found[1].previous) == (NO_DIGEST, found[0].digest)
-        assert faults(found) == []
-        assert [e.number for e in await all_of(opened, AuditQuery(after=1, limit=1))] == [2]
-        assert [e.number for e in await all_of(opened, AuditQuery(kind="End"))] == [2]
-        latest = AuditQuery(limit=2, last=True)
-        assert [e.number for e in await all_of(opened, latest)] == [2, 3]
-        late = AuditQuery(since=1_767_225_602.5)
-        assert [e.number for e in await all_of(opened, late)] == [3]
-        assert await opened.audit_sent("x") == 0
-        await opened.note_audit_sent("x", 2)
-        await opened.note_audit_sent("x", 3)
-        assert await opened.audit_sent("x") == 3
-
-    asyncio.run(main())
+    asyncio.run(check_audit(opened))
 
 
 def test_a_stranger_computes_the_same_digest_from_a_line_with_nothing_but_json_and_sha256() -> None:
@@ -177,76 +145,58 @@ def test_whatever_a_record_says_it_is_read_back_as_it_was(
 
 
 def test_two_processes_that_write_at_a_time_make_one_chain(tmp_path: Path) -> None:
-    program = (
-        "import asyncio, sys\n"
-        "from pathlib import Path\n"
-        "from tests.unit.history.test_audit import draft\n"
-        "from fairlead.history.sqlite import SqliteHistory\n"
-        "async def main():\n"
-        "    history = SqliteHistory.open(Path(sys.argv[1]), runner=asyncio.to_thread)\n"
-        "    for n in range(1, 21):\n"
-        "        await history.append_audit([draft(n, writer=sys.argv[2])])\n"
-        "asyncio.run(main())\n"
-    )
     file = tmp_path / "h.db"
-    asyncio.run(SqliteHistory.open(file, runner=asyncio.to_thread).close())
-    writers = [
-        subprocess.Popen([sys.executable, "-c", program, str(file), name], cwd=ROOT)
-        for name in ("a", "b")
-    ]
+    writers = [writer(str(file), name, 10) for name in ("a", "b")]
+    acknowledged = [head for each in writers for head in heads(each)]
     assert [each.wait(60) for each in writers] == [0, 0]
-    history = SqliteHistory.open(file, runner=asyncio.to_thread)
-
-    async def main() -> list[AuditRecord]:
-        found = await all_of(history)
-        await history.close()
-        return found
-
-    found = asyncio.run(main())
+    found = asyncio.run(_stored(file))
     assert [each.number for each in found] == list(range(1, 41))
     assert {each.writer for each in found} == {"a", "b"}
-    assert faults(found) == []
+    assert len(acknowledged) == 20
+    check_has(found, acknowledged)
+
+
+def test_all_that_open_a_new_file_at_once_have_it(tmp_path: Path) -> None:
+    count = 4
+    together = Barrier(count)
+
+    def opened(file: Path) -> SqliteHistory:
+        together.wait()
+        return SqliteHistory.open(file, runner=asyncio.to_thread)
+
+    async def close(histories: Iterable[SqliteHistory]) -> None:
+        for each in histories:
+            await each.close()
+
+    with ThreadPoolExecutor(count) as pool:
+        for number in range(10):
+            files = [tmp_path / f"{number}.db"] * count
+            asyncio.run(close(pool.map(opened, files)))
 
 
 def test_a_process_that_is_killed_leaves_whole_records_and_the_next_one_goes_on(
     tmp_path: Path,
 ) -> None:
-    program = (
-        "import asyncio, sys\n"
-        "from pathlib import Path\n"
-        "from tests.unit.history.test_audit import draft\n"
-        "from fairlead.history.sqlite import SqliteHistory\n"
-        "async def main():\n"
-        "    history = SqliteHistory.open(Path(sys.argv[1]), runner=asyncio.to_thread)\n"
-        "    n = 0\n"
-        "    while True:\n"
-        "        n += 2\n"
-        "        done = await history.append_audit([draft(n), draft(n + 1)])\n"
-        "        print(done.records[-1].number, flush=True)\n"
-        "asyncio.run(main())\n"
-    )
     file = tmp_path / "h.db"
-    process = subprocess.Popen(
-        [sys.executable, "-c", program, str(file)], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    assert process.stdout is not None
-    said = [int(process.stdout.readline()) for _ in range(5)]
+    process = writer(str(file), "a", 1_000_000)
+    acknowledged = heads(process, 5)
     os.kill(process.pid, signal.SIGKILL)
-    said += [int(line) for line in process.stdout if line.endswith("\n")]
+    acknowledged += heads(process)
     process.wait()
-    process.stdout.close()
-
-    async def main() -> list[AuditRecord]:
-        history = SqliteHistory.open(file, runner=asyncio.to_thread)
-        await history.append_audit([draft(1)])
-        found = await all_of(history)
-        await history.close()
-        return found
-
-    found = asyncio.run(main())
-    assert faults(found) == []
-    assert len(found) >= said[-1] + 1, "what was acknowledged is there"
+    found = asyncio.run(_stored(file, draft(1)))
+    check_has(found, acknowledged)
+    assert found[-1].number > acknowledged[-1].number
     assert len(found) % 2 == 1, "both records of a commit, or none"
+
+
+async def _stored(file: Path, *drafts: Draft) -> list[AuditRecord]:
+    """All records of a file, with those that are added now."""
+    history = SqliteHistory.open(file, runner=asyncio.to_thread)
+    if drafts:
+        await history.append_audit(drafts)
+    found = await all_of(history)
+    await history.close()
+    return found
 
 
 def test_what_is_cut_off_below_a_running_process_stays_visible_and_is_reported(
@@ -270,42 +220,20 @@ def test_what_is_cut_off_below_a_running_process_stays_visible_and_is_reported(
 
 
 def test_of_a_full_store_the_oldest_go_and_a_record_says_so() -> None:
-
-    async def main(history: History) -> list[AuditRecord]:
-        for number in range(1, 41):
-            await history.append_audit([draft(number)])
-        return await all_of(history)
-
-    from fairlead.history.audit import AuditMemory
-
     history = MemoryHistory()
     history._audit = AuditMemory(16)  # pyright: ignore[reportPrivateUsage] - a small one
-    found = asyncio.run(main(history))
-    assert len(found) <= 17
-    assert found[0].number > 1
-    assert faults(found) == []
-    said = [each for each in found if each.kind == PRUNED]
-    assert json.loads(said[-1].facts)["number"] == found[0].number - 1
-    assert faults(found[1:]), "one more is missing"
+    asyncio.run(check_full(history))
 
 
 def test_a_full_file_drops_its_oldest_as_memory_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fairlead.history import sqlite
-
     small = replace(sqlite._AUDIT, records_max=16)  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(sqlite, "_AUDIT", small)
 
-    async def main() -> list[AuditRecord]:
+    async def main() -> None:
         history = SqliteHistory.open(tmp_path / "h.db", runner=asyncio.to_thread)
-        for number in range(1, 41):
-            await history.append_audit([draft(number)])
-        found = await all_of(history)
+        await check_full(history)
         await history.close()
-        return found
 
-    found = asyncio.run(main())
-    assert len(found) <= 17
-    assert found[0].number > 1
-    assert faults(found) == []
+    asyncio.run(main())

@@ -114,6 +114,18 @@ def test_ranks_learn_the_addresses_of_all_others(size: int, tmp_path: Path) -> N
     assert ended == [(0, f"all {size}\n", "")] * size
 
 
+def test_the_ranks_of_a_gang_have_a_name_in_common_that_no_other_gang_has(tmp_path: Path) -> None:
+    """MPICH names files in /dev/shm after it, beside those of other users and of killed ranks."""
+    script = RANK.replace("LAST", f"print(kvs, flush=True); {FINISHES}")
+    names: list[str] = []
+    for size in (2, 2, 1, 1):
+        said = {out for _, out, _ in gang(tmp_path, size, sys.executable, "-c", script)}
+        assert len(said) == 1, "all of its ranks"
+        names += said
+    assert len(set(names)) == 4
+    assert all(len(name.split()[-1]) == 32 for name in names)
+
+
 def test_a_rank_that_ends_without_the_others_fails_the_job(tmp_path: Path) -> None:
     last = 'ask("finalize") if rank != "1" else os._exit(0)'
     ended = gang(tmp_path, 3, sys.executable, "-c", RANK.replace("LAST", last))
@@ -279,7 +291,10 @@ def ask(text):
 rank = os.environ["PMI_RANK"]
 begun = ask(f"cmd=fullinit;pmirank={rank};threaded=FALSE").split(";")
 assert {"rc=0", f"rank={rank}", "size=3", "appnum=0", "pmi-version=2"} < set(begun), begun
-assert ask("cmd=job-getid;thrid=7") == "thrid=7;rc=0;jobid=fairlead;"
+thread, code, kvs, end = ask("cmd=job-getid;thrid=7").split(";")
+assert (thread, code, end) == ("thrid=7", "rc=0", "")
+kvs = kvs.removeprefix("jobid=")
+assert len(kvs) == 32
 mapping = ask("cmd=info-getjobattr;key=PMI_process_mapping")
 assert mapping == "rc=0;found=TRUE;value=(vector,(0,3,1));", mapping
 assert ask("cmd=info-getjobattr;key=universeSize") == "rc=0;found=TRUE;value=3;"
@@ -289,7 +304,7 @@ assert ask("cmd=info-getnodeattr;key=k;wait=TRUE") == "rc=0;found=TRUE;value=v;;
 for turn in range(2):
     ask(f"cmd=kvs-put;key=a{turn}-{rank};value={rank};;{turn}=")
     assert ask("cmd=kvs-fence") == "rc=0;"
-    found = [ask(f"cmd=kvs-get;jobid=fairlead;srcid={o};key=a{turn}-{o}") for o in range(3)]
+    found = [ask(f"cmd=kvs-get;jobid={kvs};srcid={o};key=a{turn}-{o}") for o in range(3)]
     assert found == [f"rc=0;found=TRUE;value={o};;{turn}=;" for o in range(3)], found
 assert ask("cmd=name-publish;name=x;port=y").startswith("rc=1;errmsg=")
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tools.release.bare_machine import ROOT, Failed, check, commands
 from tools.release.build import Unfit, notes
 from tools.release.licences import is_allowed, main, packages, rows
 
@@ -55,3 +56,17 @@ def test_notes_are_the_section_of_the_version() -> None:
     assert notes(CHANGELOG, "0.1.0") == "* that\n"
     with pytest.raises(Unfit, match=r"has no section '## 0\.3\.0'"):
         notes(CHANGELOG, "0.3.0")
+
+
+def test_a_bare_machine_types_what_readme_says_and_looks_at_what_comes_out() -> None:
+    typed = commands((ROOT / "README.md").read_text())
+    assert typed[0] == ". .venv/bin/activate"
+    assert "fairlead submit examples/digits/train.sh -- --steps 600" in typed
+    assert typed[-1] == "fairlead down"
+    assert not [line for line in typed if "#" in line]
+    trained = "rank 0: accuracy 0.9556 on 360 test digits\n"
+    check(trained + "train-1   4   Succeeded   1m\n")
+    with pytest.raises(Failed, match="the job that ended is not in the output"):
+        check(trained + "train-1   4   Running   1m\n")
+    with pytest.raises(Failed, match="has no commands"):
+        commands("# Fairlead\n\n    make demo\n")
