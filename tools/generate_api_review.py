@@ -75,6 +75,7 @@ PATHS: Mapping[str, str] = {
     "NodePool.status.bought[].at": "clockSeconds",
     "NodePool.status.lost[].at": "clockSeconds",
     "NodeReport.status.traffic.flows[].sent": "sentBytes",
+    "NodeReport.status.traffic.ended[].sent": "sentBytes",
     **{
         f"NodeReport.status.shaping.{part}[].{name}": f"{name}BitsPerSecond"
         for part in ("teams", "pods", "ingress", "destinations") for name in ("limit", "sent")

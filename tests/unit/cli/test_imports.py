@@ -43,7 +43,7 @@ print(json.dumps(found))
 
 
 def test_a_shell_loads_no_settings_of_the_planner_on_its_way_to_the_prompt() -> None:
-    """It reads one section, whose type comes with yaml; the types of all come with numpy."""
+    """It reads one section; the types of all come with numpy."""
     modules = ("cluster.cluster_settings", "sessions.foreground", "sessions.held_terminal")
     program = (
         f"import importlib, sys\nfor each in {modules!r}:\n"
@@ -53,7 +53,7 @@ def test_a_shell_loads_no_settings_of_the_planner_on_its_way_to_the_prompt() -> 
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, check=True, text=True
     )
-    assert done.stdout.split() == ["asyncio", "logging", "yaml"], "for the terminal's connection"
+    assert done.stdout.split() == ["asyncio", "logging"], "for the terminal's connection"
 
 
 def test_commands_import_only_what_they_need() -> None:
