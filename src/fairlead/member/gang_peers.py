@@ -93,7 +93,7 @@ class FirstMember:
                 del self._links[rank]
 
     async def gather(self) -> None:
-        """Return once all members are here, and have been told to start; MpiError."""
+        """Bring all members together, and send them the start; MpiError."""
         try:
             async with asyncio.timeout(GATHER_SECONDS_MAX):
                 await self._has_all

@@ -34,9 +34,7 @@ IDLE_HELP = (
     "so long; 0s: never. [default: the setting sessions.idleSeconds, 4h]"
 )
 #: Of the flag --log.
-LOG_HELP = (
-    "Keep what the terminal shows in the job's log, as text; whoever may read that log reads it."
-)
+LOG_HELP = "Keep what the terminal shows in the job's log, as text, for all who may read that log."
 #: For `sh -c`: the shell that people expect, where there is one.
 SHELL = "exec $(command -v bash || echo sh)"
 #: The exit code of what ended with its container: 128 + SIGKILL.
