@@ -1,9 +1,9 @@
 """Recording what a server answers, so that two servers' answers can be compared.
 
 A scenario talks to a `Recorder` as it would to a target. Each answer is kept under a label with
-what is bound to differ taken out: uids, versions and times become placeholders. What is left is
-compared value by value (`differences`). The path of a message names its status, as in
-`body.message 422`.
+what is bound to differ taken out: uids, versions, times and the ages in a table, which are seconds
+here, become placeholders. What is left is compared value by value (`differences`). The path of a
+message names its status, as in `body.message 422`.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ WATCH_SECONDS_MAX = 15.0
 ABSENT = "<absent>"
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_AGE = re.compile(r"\d{1,2}s")
 _VERSIONED = ("resourceVersion", "continue")
 _ORDER = {"conditions": ("type",), "causes": ("field", "reason", "message"), "verbs": (),
           "resources": ("name",), "managedFields": ("manager", "operation", "apiVersion",
@@ -120,6 +121,8 @@ class Recorder:
         if isinstance(value, dict):
             return {k: self._normal(v, k) for k, v in value.items()}
         if isinstance(value, list):
+            if key == "cells":
+                value = ["<age>" if _is_age(cell) else cell for cell in value]
             if key in _ORDER:  # lists whose order says nothing
                 value = sorted(value, key=lambda each: _order(each, _ORDER[key]))
             return [self._normal(v, "") for v in value]
@@ -129,6 +132,10 @@ class Recorder:
             text = _TIME.sub("<time>", value)
             return _UID.sub("<uid>", text)
         return value
+
+
+def _is_age(cell: Any) -> bool:
+    return isinstance(cell, str) and _AGE.fullmatch(cell) is not None
 
 
 def _order(each: Any, keys: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,9 +10,15 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from fairlead.api.cluster.team import Share, Team, TeamSpec
+from fairlead.api.cluster.team import JobLimits, Share, Team, TeamSpec
 from fairlead.api.jobs.job import Attempt, Job, Progress
-from fairlead.api.jobs.placement import Nomination, Preemption, RolePlacement, Victim
+from fairlead.api.jobs.placement import (
+    EmptySeats,
+    Nomination,
+    Preemption,
+    RolePlacement,
+    Victim,
+)
 from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import SUBMITTED_BY, TEAM
@@ -532,6 +538,28 @@ def test_a_borrower_that_may_is_not_reported(sound: Callable[[History], None]) -
         history.again()
     assert len(history.low.status.attempts) > 1
     assert bool(history.checker.borrowed_again) is (sound is not once)
+
+
+def test_a_limit_of_gpus_counts_no_seat_that_was_given_back() -> None:
+    spec = TeamSpec(namespaces=("red",), limits=JobLimits(gpus=16))
+    for vacant in ((0,), ()):
+        checker, now = TeamChecker({}), 1000.0
+        checker.team(Team(metadata=ObjectMeta(name="red"), spec=spec), "red", 0.0)
+        seats = (EmptySeats("worker", done=vacant, vacant=vacant),) if vacant else ()
+        placed = replace(make_placement(["n1", "n2"]), team="red")
+        first = make_job("first", namespace="red", count=2, gpus=8, placement=placed,
+                         status={"seats": seats})  # fmt: skip
+        checker.job(first, first.metadata.key, now)
+        second = make_job("second", namespace="red", count=1, gpus=8)
+        checker.job(second, second.metadata.key, now)
+        placed = replace(make_placement(["n1"]), team="red")
+        started = replace(second, status=replace(second.status, placement=placed))
+        if vacant:
+            checker.job(started, started.metadata.key, now)
+            assert checker.limited == 1
+        else:
+            with pytest.raises(PromiseBroken, match=r"^4: .* has 24 GPUs, its limit is 16"):
+                checker.job(started, started.metadata.key, now)
 
 
 def test_a_node_of_a_team_that_is_gone_is_reported() -> None:

@@ -153,6 +153,7 @@ class TeamChecker(Observer):
 
     def _model_of(self, job: Job) -> _JobModel:
         placement, roles = job.status.placement, {role.name: role for role in job.spec.roles}
+        given_back = job.status.vacant
         return _JobModel(
             job,
             self.priorities.get(job.spec.priority_class_name, 0),
@@ -160,7 +161,8 @@ class TeamChecker(Observer):
             tuple(
                 (roles[role.role], node)
                 for role in (placement.roles if placement is not None else ())
-                for node in role.nodes
+                for i, node in enumerate(role.nodes)
+                if (role.role, i) not in given_back
             ),
         )
 
