@@ -247,6 +247,8 @@ def _files() -> Iterator[Target]:
     yield file("node.sources.disks:parse_mounts", ("36 35 98:0 / /mnt rw - ext3 /dev/x rw\n",),
                more=(("ext3",),))  # fmt: skip
     table = "entries  allocs table_fulls\n00000010 00000001 00000002\n"
+    segments = "Tcp: OutSegs RetransSegs\nTcp: 9 1\n"
+    yield Target("node.sources.packet_loss:parse_segments", (segments,), (OSError,), is_file=True)
     yield Target("node.sources.network:parse_fill", (table,), (OSError,), more=(64,), is_file=True)
     yield Target("doctor.audit.parallel:read_logs", (AUDIT,), parser=_audit_log)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from fairlead.node.host import Host
+
 V = TypeVar("V")
 
 
@@ -25,3 +27,9 @@ def read_each(
         except OSError as error:
             unreadable.append(f"{name}: {error.strerror or error}")
     return found, tuple(unreadable)
+
+
+def network_devices(host: Host) -> list[str]:
+    """Return the network devices that are hardware; Absent where the kernel shows no devices."""
+    names = host.names("sys/class/net")
+    return [name for name in names if host.path("sys/class/net", name, "device").exists()]

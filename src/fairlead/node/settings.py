@@ -164,7 +164,7 @@ class MemorySettings(Section, frozen=True):
 
 
 class NetworkSettings(Section, frozen=True):
-    """Tables of the kernel's network."""
+    """Tables of the kernel's network, and packets that are lost."""
 
     conntrack_percent_max: Annotated[
         int, within(1, 100, "Fill of the table of connections (node-problem-detector: 90).")
@@ -173,6 +173,14 @@ class NetworkSettings(Section, frozen=True):
         int, within(1, 100, "Fill of a neighbour table, of its gc_thresh3, for a warning.")
     ] = 70
     neighbour_critical_percent: Annotated[int, within(1, 100, "The same: critical.")] = 90
+    retransmit_percent_max: Annotated[
+        int, within(0, 100, "Segments of TCP that the machine sent again within an hour; more is a "
+                            "warning; 0: not judged.")
+    ] = 5  # fmt: skip
+    error_percent_max: Annotated[
+        int, within(0, 100, "Packets that a network device lost within an hour; more is a warning "
+                            "(node_exporter's alerts: 1); 0: not judged.")
+    ] = 1  # fmt: skip
 
 
 class TaskSettings(Section, frozen=True):

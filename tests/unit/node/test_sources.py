@@ -417,6 +417,72 @@ def test_connections_fill_up(tree: HostTree) -> None:
     assert named(looks.look(5)) == [("conntrack", "conntrack", ("fill",))]
 
 
+def segments(tree: HostTree, again: int, sent: int) -> None:
+    tree.write("proc/net/snmp", "Ip: Forwarding\nIp: 1\nTcp: ActiveOpens OutSegs RetransSegs\n"
+                                f"Tcp: 7 {sent} {again}\nUdp: InDatagrams\nUdp: 5")  # fmt: skip
+
+
+def nic(tree: HostTree, lost: int, carried: int, name: str = "eth0") -> None:
+    place = f"sys/class/net/{name}"
+    tree.write(f"{place}/device/vendor", "0x15b3")
+    counters = {"rx_errors": lost, "tx_errors": 0, "rx_missed_errors": 0, "tx_dropped": 0,
+                "rx_packets": carried, "tx_packets": 0}  # fmt: skip
+    for counter, value in counters.items():
+        tree.write(f"{place}/statistics/{counter}", value)
+
+
+def test_segments_that_are_sent_again_are_a_share_of_the_hour(tree: HostTree) -> None:
+    segments(tree, 900_000, 1_000_000)
+    looks = Looks(tree, "packet-loss")
+    assert looks.look() == (), "what was lost before is not known to go on"
+    segments(tree, 900_500, 1_009_500)
+    assert looks.looks(60, 60) == (), "500 of 10,000 are as many as are accepted"
+    segments(tree, 901_700, 1_020_000)
+    (fault,) = looks.looks(60, 60)
+    assert named((fault,)) == [("tcp-retransmits", "tcp", ("share",))]
+    assert (fault.verdict.severity, fault.verdict.action) == (Severity.WARNING, Action.WATCH)
+    assert fault.evidence == (
+        "1,200 of 11,700 segments sent again within an hour (10.3 %); accepted: 5 %"
+    )
+    segments(tree, 901_700, 1_050_000)
+    assert looks.looks(120, 60) == (), "an hour later it is over"
+
+
+def test_a_network_device_that_loses_packets(tree: HostTree) -> None:
+    nic(tree, 0, 0)
+    nic(tree, 0, 0, "eth1")
+    tree.write("sys/class/net/veth1/statistics/rx_errors", 10**6)
+    looks = Looks(tree, "packet-loss")
+    assert looks.look() == ()
+    nic(tree, 200, 9_700)
+    nic(tree, 200, 9_900, "eth1")
+    assert named(looks.looks(60, 60)) == [("network-errors", "eth1", ("share",))], (
+        "a share of less than 10,000 packets says nothing"
+    )
+    nic(tree, 0, 20)
+    looks.look(60)
+    nic(tree, 1, 30_000)
+    assert looks.looks(120, 60) == (), "counters began again: 1 of 29,981"
+
+
+def test_lost_packets_are_judged_only_where_a_limit_is_set(tree: HostTree) -> None:
+    segments(tree, 0, 0)
+    settings = changed(SETTINGS, "network", retransmit_percent_max=0, error_percent_max=0)
+    looks = Looks(tree, "packet-loss", settings=settings)
+    looks.look()
+    segments(tree, 50_000, 50_000)
+    assert looks.looks(61, 60) == ()
+    assert looks.health().state is SourceState.SKIPPED
+
+
+@pytest.mark.parametrize("text", ["", "Tcp: OutSegs", "Tcp: OutSegs\nTcp: x", "Tcp: a\nTcp: 1"])
+def test_statistics_without_segments_of_tcp_are_blind(tree: HostTree, text: str) -> None:
+    tree.write("proc/net/snmp", text)
+    looks = Looks(tree, "packet-loss")
+    looks.look()
+    assert looks.health().state is SourceState.BLIND
+
+
 def connections(tree: HostTree, count: int) -> None:
     tree.write("proc/sys/net/netfilter/nf_conntrack_count", count)
     tree.write("proc/sys/net/netfilter/nf_conntrack_max", 1000)
@@ -594,7 +660,8 @@ def test_a_machine_that_has_lost_all_its_ports_by_a_reboot_has_no_faults_of_them
 
 
 @pytest.mark.parametrize(
-    "name", ["memory-ecc", "pcie", "infiniband", "disks", "network-tables", "kernel-log"]
+    "name",
+    ["memory-ecc", "pcie", "infiniband", "disks", "network-tables", "packet-loss", "kernel-log"],
 )
 def test_what_a_machine_lacks_is_skipped_with_the_reason(tree: HostTree, name: str) -> None:
     tree.remove("dev/kmsg")

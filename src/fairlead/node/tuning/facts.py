@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Self
 
+from fairlead.node.devices import network_devices
 from fairlead.node.host import Absent, Host
 from fairlead.node.sources.memory import read as memory_of
 
@@ -79,8 +80,7 @@ def _rdma_devices(host: Host) -> int:
 
 
 def _nics(host: Host) -> int:
-    names = host.names("sys/class/net")
-    return sum(host.path("sys/class/net", name, "device").exists() for name in names)
+    return len(network_devices(host))
 
 
 _READERS = {
