@@ -81,10 +81,11 @@ class Node:
             sink.close()
 
     def of_pods(
-        self, limits: Mapping[str, str | None], *, namespace: str = "team-a", way: str = "egress"
-    ) -> None:
+        self, limits: Mapping[str, str | None], *, namespace: str = "team-a", way: str = "egress",
+        key: str = "",
+    ) -> None:  # fmt: skip
         """Make the kubelet list a pod at each address, with this limit."""
-        key = f"fairlead.dev/internet-{way}"
+        key = key or f"fairlead.dev/internet-{way}"
         self.file.write_text(json.dumps({"items": [
             {"metadata": {"name": f"pod-{address}", "namespace": namespace, "uid": f"uid-{n}",
                           "annotations": {key: limit} if limit else {}},
@@ -96,7 +97,9 @@ class Node:
         self, mechanism: MechanismChoice = MechanismChoice.AUTO,
         answers: Callable[[Route, int], bool] | None = None, times: EgressLeaseTimes = LEASE_TIMES,
     ) -> Shaping:  # fmt: skip
-        options = ShapingOptions(mechanism, rates=str(self.rates), times=times)
+        options = ShapingOptions(
+            mechanism, rates=str(self.rates), keeps_bandwidth=True, times=times
+        )
         made = Shaping(PodSource(str(self.file)), now, options=options)
         if answers is not None:
             made.answers = answers
@@ -341,6 +344,31 @@ def test_what_pods_receive_from_the_internet_keeps_its_rate_and_what_is_inside_i
     assert node.look(node.new_agent()).usage.mechanism == "htb"
     assert "ingress" not in node.state()
     assert node.remove()
+    assert node.state() == before
+
+
+@pytest.mark.parametrize("way", ["egress", "ingress"])
+def test_a_bandwidth_of_a_pod_limits_what_is_inside_as_well(node: Node, way: str) -> None:
+    if way == "ingress":
+        node.receives()
+    before = node.state()
+    node.of_pods({"10.1.0.2": "10M", "10.1.0.3": None}, key=f"kubernetes.io/{way}-bandwidth")
+    agent = node.new_agent()
+    pairs = [("10.1.0.2", INTERNAL4, 20 * M), ("10.1.0.2", STORAGE4, 20 * M),
+             ("10.1.0.3", INTERNET4, 30 * M)]  # fmt: skip
+    with sending(
+        node, *((a, b, rate) if way == "egress" else (b, a, rate) for a, b, rate in pairs)
+    ):
+        assert node.look(agent).usage.mechanism == "limit"
+        measured([node], 2.0)  # the second of its rate that a new limit has
+        found = measured([node], 2.0)
+        node.look(agent)
+    assert found["internal"] + found["storage"] == pytest.approx(10 * M, rel=0.05)
+    assert found["internet"] == pytest.approx(30 * M, rel=0.1), "of another pod"
+    wanted = node.state()
+    node.look(node.new_agent())
+    assert node.state() == wanted, "an agent that follows takes the limits for what they are"
+    node.remove()
     assert node.state() == before
 
 

@@ -58,6 +58,9 @@ HEALTH_DRAIN = f"{GROUP}/health-drain"  # the same for a fault, written with HEA
 HEALTH = f"{GROUP}/health"  # on a node: what is done about its faults, JSON of model.node_record
 REPAIRED = f"{GROUP}/repaired"  # on a node: when a person said that its faults are mended
 RETIRE = f"{GROUP}/retire"  # on a node: why a person wants its machine to go for good
+#: On pods: what network plugins limit, or do not; bits per second, such as 200M.
+EGRESS_BANDWIDTH = "kubernetes.io/egress-bandwidth"
+INGRESS_BANDWIDTH = "kubernetes.io/ingress-bandwidth"
 MIRROR_POD = "kubernetes.io/config.mirror"  # on pods that a kubelet runs by itself
 REMOVAL = f"{GROUP}/removal"  # on nodes: why the fleet controller will remove it
 DEFRAGMENT = f"{GROUP}/defragment"  # on jobs: "true" has running gangs moved for it

@@ -322,6 +322,10 @@ class ShapingSettings(Section, frozen=True):
         str, Meta(max_length=512, description="File of what this node may send of teams' budgets; "
                   "empty: teams have none."),
     ] = ""  # fmt: skip
+    bandwidth_annotations: Annotated[
+        bool, about("Kubernetes' annotations egress-bandwidth and ingress-bandwidth limit all "
+                    "traffic of their pod, where the network plugin does not keep them."),
+    ] = False  # fmt: skip
 
 
 Command = Annotated[str, Meta(min_length=1, max_length=512)]

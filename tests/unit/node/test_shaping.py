@@ -36,6 +36,7 @@ from fairlead.node.shaping.classes import (
 )
 from fairlead.node.shaping.devices import DeviceQueues, NoSuchQueue, Route
 from fairlead.node.shaping.limits import (
+    ALL,
     EGRESS,
     INGRESS,
     TEAMS_MAX,
@@ -45,6 +46,7 @@ from fairlead.node.shaping.limits import (
     ShapedPod,
     TeamRate,
     TrafficWay,
+    bandwidth_limits,
     decode_rates,
     destination_limits,
     limits_of,
@@ -292,26 +294,39 @@ def applied(table: ShapingTable, commands: list[dict[str, Any]]) -> ShapingTable
     return ShapingTable(marker, limits_, frozenset(counters), elements)
 
 
+ALL_WAYS = [TrafficWay(ALL, each) for each in TrafficDirection]
 STEP = st.tuples(
     wanted(), st.sampled_from(Mechanism), wanted(),
     st.dictionaries(
         st.sampled_from([TrafficWay("storage", each) for each in TrafficDirection]),
         st.integers(8_000, 10**11),
     ),
+    st.dictionaries(st.sampled_from(ALL_WAYS), wanted()),
 )  # fmt: skip
 
 
 @given(st.lists(STEP, min_size=1, max_size=5))
 def test_each_transaction_leads_from_what_there_is_to_what_is_wanted(
-    steps: list[tuple[EgressLimits, Mechanism, EgressLimits, dict[TrafficWay, int]]],
+    steps: list[
+        tuple[
+            EgressLimits,
+            Mechanism,
+            EgressLimits,
+            dict[TrafficWay, int],
+            dict[TrafficWay, EgressLimits],
+        ]
+    ],
 ) -> None:
     plan, held, numbers = plan_of(()), ShapingTable(), dict[Any, int]()
-    for step, mechanism, ingress, destinations in steps:
+    for step, mechanism, ingress, destinations, everything in steps:
         ways = {EGRESS: step, INGRESS: ingress}
+        for way, each in everything.items():
+            alone = tuple(pod._replace(team="") for pod in each.pods if pod.bits)
+            ways[way] = EgressLimits(alone)
         for way, bits in destinations.items():
             pods = tuple(each._replace(bits=0, team="@storage") for each in step.pods)
             ways[way] = EgressLimits(pods, {"@storage": bits} if pods else {})
-        sent = [each for way, each in ways.items() if way.is_egress]
+        sent = [each for way, each in ways.items() if way.can_wait]
         both = EgressLimits(tuple(pod for each in sent for pod in each.pods),
                             {k: v for each in sent for k, v in each.teams.items()})  # fmt: skip
         classes = plan_classes(both, numbers)
@@ -343,6 +358,29 @@ def test_without_a_limit_of_what_pods_receive_there_are_no_rules_for_it() -> Non
     assert "ingress" in str(changes(plan, Mechanism.HTB, ShapingTable(), both))
     assert both.limits == {"in-pod/a/x/1000000": M}
     assert without.limits == {}
+
+
+def test_annotations_of_a_bandwidth_limit_all_traffic_of_their_pod_alone() -> None:
+    one, two = pod("x", "10.1.0.2", "1M"), pod("y", "10.1.0.3")
+    one.metadata.annotations |= {"kubernetes.io/egress-bandwidth": "2k",
+                                 "kubernetes.io/ingress-bandwidth": "1"}  # fmt: skip
+    whose, _ = owners([one, two], [])
+    found = bandwidth_limits([one, two], whose)
+    egress, ingress = (found[each] for each in ALL_WAYS)
+    assert [(each.name, each.bits, each.team) for each in egress.pods] == [("pod-x", 2_000, "")]
+    assert ingress.pods == ()
+    assert "ingress-bandwidth: 1 must be from 1k" in ingress.refused[0]
+    plan, ids = plan_of(()), {pod_key("x", ""): "7a1d:1"}
+    ways = {EGRESS: limits_of([one, two], whose, None, AT), **found}
+    for mechanism in Mechanism:
+        table = wanted_table(plan, mechanism, ways, ids)
+        assert table.elements["all-pod4"] == {"10.1.0.2": "all-pod/a/x/2000"}
+        assert table.limits["all-pod/a/x/2000"] == 2_000
+        assert "shaped-in4" not in table.elements, "nothing is limited of what pods receive"
+        rules = [each["add"]["rule"] for each in changes(plan, mechanism, ShapingTable(), table)
+                 if "rule" in each.get("add", {})]  # fmt: skip
+        own = [each for each in rules if "@all-pod4" in str(each)]
+        assert [each["chain"] for each in own] == ["forward"], "whatever is at the other end"
 
 
 def test_each_direction_has_limits_and_shares_of_its_own() -> None:
@@ -485,6 +523,14 @@ def test_a_counter_that_began_again_is_no_negative_rate() -> None:
     assert (line.sent, line.dropped) == (1_000, 0)
     _, (line,) = flow_lines(found, {"x": Flow(10**9, 5)}, {}, seconds=8.0)  # the first look
     assert (line.sent, line.dropped) == (0, 0)
+
+
+def test_bandwidths_without_limits_are_refused_with_the_path() -> None:
+    with pytest.raises(CliError) as raised:
+        parse("shaping: {bandwidthAnnotations: true}", AgentSettings, conflicts, source="page")
+    text = render_error(raised.value)
+    assert "shaping.bandwidthAnnotations" in text
+    assert "needs shaping.enabled" in text
 
 
 def test_limits_without_a_list_of_pods_are_refused_with_the_path() -> None:

@@ -17,7 +17,13 @@ from fairlead.api.cluster.node_report import (
 from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.use import JobTraffic
 from fairlead.api.kubernetes.core import Pod
-from fairlead.api.names import INTERNET_EGRESS, INTERNET_INGRESS, TEAM
+from fairlead.api.names import (
+    EGRESS_BANDWIDTH,
+    INGRESS_BANDWIDTH,
+    INTERNET_EGRESS,
+    INTERNET_INGRESS,
+    TEAM,
+)
 from fairlead.api.values.egress import TEAM_BITS_MIN, TrafficDirection, egress_bits, rate_text
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.formats.text import bytes_text
@@ -421,7 +427,18 @@ def _own_words(pod: Pod) -> list[str]:
             found.append(f"Its own limit{what} is {rate_text(egress_bits(text))}bit/s.")
         except ValueError as error:
             found.append(f"Its own limit{what} counts for nothing: {error}.")
-    return found or [f"It has no limit of its own ({INTERNET_EGRESS}, {INTERNET_INGRESS})."]
+    found = found or [f"It has no limit of its own ({INTERNET_EGRESS}, {INTERNET_INGRESS})."]
+    return [*found, *_bandwidth_words(pod)]
+
+
+def _bandwidth_words(pod: Pod) -> list[str]:
+    """Return what Kubernetes' own annotations ask for, and what keeps it."""
+    return [
+        f"All that it {verb} is to be at most {pod.metadata.annotations[annotation][:40]}bit/s "
+        f"({annotation}): of the network plugin, or of agents with shaping.bandwidthAnnotations."
+        for annotation, verb in ((EGRESS_BANDWIDTH, "sends"), (INGRESS_BANDWIDTH, "receives"))
+        if annotation in pod.metadata.annotations
+    ]
 
 
 def _share_of(pod: Pod, shares: Iterable[EgressShare]) -> EgressShare | None:

@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections.abc import Iterator, Mapping
 
+from fairlead.api.names import EGRESS_BANDWIDTH, INGRESS_BANDWIDTH
 from fairlead.doctor.check import IS_INFO, IS_WARNING, Check, MeasuredValue, critical, warning
 from fairlead.doctor.checks.of_nodes import node_number
 from fairlead.doctor.checks.of_objects import pods_of
@@ -15,7 +16,7 @@ from fairlead.doctor.facts import ClusterFacts, Source
 A = (Source.APISERVER,)
 K = (Source.API,)
 N = (Source.NODE,)
-BANDWIDTH = ("kubernetes.io/egress-bandwidth", "kubernetes.io/ingress-bandwidth")
+BANDWIDTH = (EGRESS_BANDWIDTH, INGRESS_BANDWIDTH)
 #: Bytes that a tunnel adds to a packet.
 TUNNEL_BYTES = 50
 #: A pod's packets may be so much smaller than its node's without a finding.
@@ -158,7 +159,8 @@ CHECKS: tuple[Check, ...] = (
         "NET-11", "A workload asks for a bandwidth that may not be enforced", K,
         bandwidth_annotations, IS_WARNING,
         "Without the bandwidth plug-in or Cilium's bandwidth manager the annotation does nothing.",
-        "type bandwidth in /etc/cni/net.d, or cilium config set enable-bandwidth-manager true",
+        "type bandwidth in /etc/cni/net.d, cilium config set enable-bandwidth-manager true, or "
+        "shaping.bandwidthAnnotations: true in the settings of Fairlead's node agent",
         "kubernetes #76064; calico #5007", unit="bool",
     ),
     Check(

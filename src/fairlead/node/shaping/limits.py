@@ -13,8 +13,14 @@ from typing import NamedTuple
 import msgspec
 
 from fairlead.api.cluster.node_report import DESTINATIONS_MAX
-from fairlead.api.names import INTERNET_EGRESS, INTERNET_INGRESS, TEAM
-from fairlead.api.values.egress import TrafficDirection, egress_bits
+from fairlead.api.names import (
+    EGRESS_BANDWIDTH,
+    INGRESS_BANDWIDTH,
+    INTERNET_EGRESS,
+    INTERNET_INGRESS,
+    TEAM,
+)
+from fairlead.api.values.egress import POD_BITS_MIN, TrafficDirection, egress_bits
 from fairlead.api.values.times import parse_time
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes, leased_rate
 from fairlead.node.traffic.classes import CLASSES, INTERNET, Address
@@ -26,6 +32,11 @@ TEAMS_MAX = 256
 RATES_VERSION = 1
 #: Before the name of a destination, where limits have a team's name: no team has such a name.
 DESTINATION = "@"
+#: All traffic of a pod, whatever is at the other end: no class of addresses has such a name.
+ALL = "*"
+#: The least that Kubernetes accepts in an annotation of a bandwidth (k8s.io/kubernetes,
+#: pkg/util/bandwidth).
+BANDWIDTH_BITS_MIN = 1_000
 
 
 class TeamRate(msgspec.Struct, frozen=True, rename="camel"):
@@ -72,8 +83,15 @@ class TrafficWay(NamedTuple):
         return self.direction is TrafficDirection.EGRESS
 
     @property
+    def can_wait(self) -> bool:
+        """True where packets may wait in a class of the device; others are dropped."""
+        return self.is_egress and self.traffic_class != ALL
+
+    @property
     def prefix(self) -> str:
         """What is before the names of its objects in the table."""
+        if self.traffic_class == ALL:
+            return "all-" if self.is_egress else "in-all-"
         if self.traffic_class == INTERNET:
             return "" if self.is_egress else "in-"
         return f"{'to' if self.is_egress else 'from'}-{self.traffic_class}-"
@@ -81,6 +99,11 @@ class TrafficWay(NamedTuple):
 
 EGRESS = TrafficWay(INTERNET, TrafficDirection.EGRESS)
 INGRESS = TrafficWay(INTERNET, TrafficDirection.INGRESS)
+#: The annotations that limit all of a pod's traffic.
+_BANDWIDTH = {
+    TrafficWay(ALL, TrafficDirection.EGRESS): EGRESS_BANDWIDTH,
+    TrafficWay(ALL, TrafficDirection.INGRESS): INGRESS_BANDWIDTH,
+}
 
 
 class ShapedPod(NamedTuple):
@@ -202,6 +225,26 @@ def destination_limits(
     return found, tuple(refused)
 
 
+def bandwidth_limits(
+    pods: Iterable[CountedPod], owners: Mapping[Address, AddressOwner]
+) -> dict[TrafficWay, EgressLimits]:
+    """Return the limits of all that pods send and receive, by the annotations of Kubernetes."""
+    addresses = _addresses(owners)
+    here = sorted((each for each in pods if each.owner in addresses), key=lambda each: each.owner)
+    found: dict[TrafficWay, EgressLimits] = {}
+    for way, annotation in _BANDWIDTH.items():
+        refused: list[str] = []
+        asked = [
+            (pod, _own_limit(pod, annotation, refused, least=BANDWIDTH_BITS_MIN)) for pod in here
+        ]
+        shaped = tuple(
+            ShapedPod(pod.owner, pod.metadata.name, addresses[pod.owner], bits, "")
+            for pod, bits in asked if bits
+        )  # fmt: skip
+        found[way] = EgressLimits(shaped, refused=tuple(refused))
+    return found
+
+
 def limited_classes(classes: Iterable[str]) -> tuple[str, ...]:
     """Return the classes that can have a limit of their own: not the inside, nor the internet."""
     return tuple(each for each in classes if each not in (CLASSES[0], INTERNET))
@@ -220,13 +263,15 @@ def _addresses(
     }
 
 
-def _own_limit(pod: CountedPod, annotation: str, refused: list[str]) -> int:
+def _own_limit(
+    pod: CountedPod, annotation: str, refused: list[str], *, least: int = POD_BITS_MIN
+) -> int:
     """Return the limit that the pod asks for itself, 0 for none."""
     text = (pod.metadata.annotations or {}).get(annotation)
     if text is None:
         return 0
     try:
-        return egress_bits(text)
+        return egress_bits(text, least=least)
     except ValueError as error:
         meta = pod.metadata
         refused.append(f"{meta.namespace}/{meta.name}: {annotation}: {error}")

@@ -37,6 +37,7 @@ from fairlead.node.shaping.limits import (
     EgressLimits,
     EgressRates,
     TrafficWay,
+    bandwidth_limits,
     decode_rates,
     destination_limits,
     limited_classes,
@@ -87,11 +88,15 @@ _Pace = dict[str, tuple[int, float]]
 
 @dataclass(frozen=True, slots=True)
 class ShapingOptions:
-    """`pod_bits_max`: what no pod may exceed, 0 for no such limit. `rates`: the file of shares."""
+    """`pod_bits_max`: what no pod may exceed, 0 for no such limit. `rates`: the file of shares.
+
+    `keeps_bandwidth`: Kubernetes' own annotations count as well.
+    """
 
     mechanism: MechanismChoice = MechanismChoice.AUTO
     pod_bits_max: int = 0
     rates: str = ""
+    keeps_bandwidth: bool = False
     times: EgressLeaseTimes = LEASE_TIMES
 
 
@@ -147,7 +152,7 @@ class Shaping:
     def read(self) -> ShapingFacts:
         """Bring the kernel in step, and return what the limits do; OSError."""
         limits, unreadable = self._limits()
-        is_sending = any(each.pods for way, each in limits.items() if way.is_egress)
+        is_sending = any(each.pods for way, each in limits.items() if way.can_wait)
         is_limited = any(each.pods for each in limits.values())
         taken_back = ""
         try:
@@ -191,6 +196,8 @@ class Shaping:
                                    pod_bits_max=self.options.pod_bits_max, times=times),
                  INGRESS: limits_of(pods, whose, self._rates, instant,
                                     direction=TrafficDirection.INGRESS, times=times)}  # fmt: skip
+        if self.options.keeps_bandwidth:
+            found |= bandwidth_limits(pods, whose)
         if self._rates is not None:
             destinations, unknown = destination_limits(
                 pods, whose, self._rates, instant, classes=self._plan.classes, times=times,
@@ -280,7 +287,7 @@ class Shaping:
         """Return the numbers that an agent before gave, as the kernel has them."""
         elements = self._table().elements
         numbers: dict[Key, int] = {}
-        shaped = [(way.prefix, pod) for way, of in limits.items() if way.is_egress
+        shaped = [(way.prefix, pod) for way, of in limits.items() if way.can_wait
                   for pod in of.pods]  # fmt: skip
         for prefix, pod in shaped:
             for each in pod.addresses:
@@ -389,7 +396,7 @@ class Shaping:
             destinations=destinations, classes=limited_classes(self._plan.classes),
         )  # fmt: skip
         ways = [way for way, each in limits.items() if each.pods]
-        if not any(way.is_egress for way in ways):
+        if not any(way.can_wait for way in ways):
             by = Mechanism.LIMIT.value if ways else ""
             return msgspec.structs.replace(usage, mechanism=by)
         is_htb = choice.mechanism is Mechanism.HTB
@@ -403,7 +410,7 @@ class Shaping:
         """Return what passed and was dropped so far, by uid of pods and "team/NAME", of ways."""
         found: dict[TrafficWay, Flows] = {}
         uses: Mapping[int, ClassUse] = {}
-        is_sending = any(each.pods for way, each in limits.items() if way.is_egress)
+        is_sending = any(each.pods for way, each in limits.items() if way.can_wait)
         if is_sending and choice.mechanism is Mechanism.HTB and choice.route is not None:
             uses = devices.read_queues(choice.route.device).uses
         dropping = any(each.pods and drops_in(way, choice.mechanism)
@@ -451,8 +458,8 @@ def _dropping(
 
 
 def _sent(limits: Ways) -> EgressLimits:
-    """Return all limits of what pods send, which have classes of one tree."""
-    sent = [each for way, each in limits.items() if way.is_egress]
+    """Return all limits of what can wait, which have classes of one tree."""
+    sent = [each for way, each in limits.items() if way.can_wait]
     teams = {name: bits for each in sent for name, bits in each.teams.items()}
     return EgressLimits(tuple(pod for each in sent for pod in each.pods), teams)
 

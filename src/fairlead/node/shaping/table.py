@@ -17,16 +17,17 @@ from typing import Any
 import msgspec
 
 from fairlead.node.shaping.classes import Key, pod_key
-from fairlead.node.shaping.limits import DESTINATION, EGRESS, EgressLimits, TrafficWay
+from fairlead.node.shaping.limits import ALL, DESTINATION, EGRESS, EgressLimits, TrafficWay
 from fairlead.node.traffic.classes import FAMILIES, INTERNET, Address, Interval
 from fairlead.node.traffic.ruleset import ADDRESSES_MAX, Command, CountingPlan
 
 TABLE = "fairlead-shaping"
 #: Changes when the shape of the rules does, so that an agent of another version sets them up.
-SHAPE = 3
+SHAPE = 4
 #: Behind filters (0) and before counting (10): what is dropped here is not counted as sent.
 _PRIORITY = 5
 _MARKER = "rules/"
+_ADDRESS_TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}
 _SHAPED, _RECEIVING = "shaped", "shaped-in"
 #: More than the largest packet before it is segmented (64 KiB), which would else never pass. The
 #: kernel adds a second of the rate to it (nft_limit_init), which a limit that is new has at once.
@@ -45,7 +46,8 @@ class Mechanism(Enum):
 _LIMITS = {
     "pod": "limit", "pod-dropped": "counter", "team": "limit", "team-dropped": "counter",
 }  # fmt: skip
-#: A destination has limits of all pods together alone.
+#: By class of addresses. A destination has limits of all pods together alone.
+_KINDS = {INTERNET: ("pod", "team"), ALL: ("pod",)}
 _SHARED = ("team",)
 #: Verdict maps from the other end's address to the chain of a destination, which never change.
 _DISPATCH = {True: "destinations", False: "origins"}
@@ -78,12 +80,12 @@ def marker(plan: CountingPlan, mechanism: Mechanism, ways: Iterable[TrafficWay])
 
 
 def drops_in(way: TrafficWay, mechanism: Mechanism) -> bool:
-    """True where limits of a way are kept by dropping: of what pods receive always."""
-    return mechanism is Mechanism.LIMIT or not way.is_egress
+    """True where limits of a way are kept by dropping: of what cannot wait always."""
+    return mechanism is Mechanism.LIMIT or not way.can_wait
 
 
 def _kinds(way: TrafficWay) -> tuple[str, ...]:
-    return ("pod", "team") if way.traffic_class == INTERNET else _SHARED
+    return _KINDS.get(way.traffic_class, _SHARED)
 
 
 def _maps(way: TrafficWay, mechanism: Mechanism) -> dict[str, str]:
@@ -104,7 +106,8 @@ def wanted_table(
     """
     ways = [way for way, each in limits.items() if each.pods or way == EGRESS]
     ways.sort(key=lambda each: each.prefix)
-    names = [_SHAPED, *([] if all(each.is_egress for each in ways) else [_RECEIVING])]
+    receiving = [each for each in ways if not each.is_egress and each.traffic_class != ALL]
+    names = [_SHAPED, *([_RECEIVING] if receiving else [])]
     names += [name for way in ways for name in _maps(way, mechanism)]
     elements: dict[str, dict[str, str]] = {f"{n}{family}": {} for n in names for family in FAMILIES}
     found: dict[str, int] = {}
@@ -121,7 +124,8 @@ def wanted_table(
         prefix, limited = way.prefix, _SHAPED if way.is_egress else _RECEIVING
         for pod in limits[way].pods:
             for each in pod.addresses:
-                elements[f"{limited}{each.version}"][str(each)] = ""
+                if way.traffic_class != ALL:
+                    elements[f"{limited}{each.version}"][str(each)] = ""
                 if not drops_in(way, mechanism):
                     key = pod_key(pod.owner.uid, pod.team)
                     elements[f"{prefix}class{each.version}"][str(each)] = classes[key]
@@ -204,12 +208,16 @@ def _set_up(plan: CountingPlan, mechanism: Mechanism, new: ShapingTable) -> list
     commands.append(_add("counter", name=new.marker))
     hook = {"type": "filter", "hook": "forward", "prio": _PRIORITY, "policy": "accept"}
     commands.append(_add("chain", name="forward", **hook))
-    egress = tuple(each for each in new.ways if each.is_egress)
-    ingress = tuple(each for each in new.ways if not each.is_egress)
+    of_all = [each for each in new.ways if each.traffic_class == ALL]
+    egress = tuple(each for each in new.ways if each.is_egress and each not in of_all)
+    ingress = tuple(each for each in new.ways if not each.is_egress and each not in of_all)
     for family in FAMILIES:
-        kind = "ipv4_addr" if family == 4 else "ipv6_addr"
+        kind = _ADDRESS_TYPES[family]
         free = [_span(each) for each in plan.intervals[family] if each.traffic_class != INTERNET]
         commands.append(_add("set", name=f"free{family}", type=kind, flags=["interval"], elem=free))
+        for way in of_all:
+            commands += _table_maps(way, mechanism, family)
+            commands += _limiting("forward", _ends(way, family)[0], way, mechanism, family=family)
         commands += _direction(plan, mechanism, egress, family)
         if ingress:
             commands += _direction(plan, mechanism, ingress, family)
@@ -221,17 +229,13 @@ def _direction(
 ) -> list[Command]:
     """Return sets, maps and rules of one direction and family: of a destination, else internet."""
     is_egress = ways[0].is_egress
-    kind, protocol = ("ipv4_addr", "ip") if family == 4 else ("ipv6_addr", "ip6")
-    own, other = (
-        {"payload": {"protocol": protocol, "field": f"{end}addr"}}
-        for end in ("sd" if is_egress else "ds")
-    )
+    kind = _ADDRESS_TYPES[family]
+    own, other = _ends(ways[0], family)
     limited = f"{_SHAPED if is_egress else _RECEIVING}{family}"
     chain = f"{'egress' if is_egress else 'ingress'}{family}"
     commands = [
         _add("set", name=limited, type=kind, size=ADDRESSES_MAX),
-        *(_add("map", name=f"{name}{family}", type=kind, map=of, size=ADDRESSES_MAX)
-          for way in ways for name, of in _maps(way, mechanism).items()),
+        *(each for way in ways for each in _table_maps(way, mechanism, family)),
         _add("chain", name=chain),
         _rule("forward", _match(own, f"@{limited}"), {"jump": {"target": chain}}),
     ]  # fmt: skip
@@ -257,6 +261,22 @@ def _direction(
         if way.traffic_class == INTERNET:
             commands += _limiting(chain, own, way, mechanism, family=family)
     return commands
+
+
+def _ends(way: TrafficWay, family: int) -> list[Command]:
+    """Return the expressions of the pod's address in a packet and of the other end's."""
+    protocol = "ip" if family == 4 else "ip6"
+    return [
+        {"payload": {"protocol": protocol, "field": f"{end}addr"}}
+        for end in ("sd" if way.is_egress else "ds")
+    ]
+
+
+def _table_maps(way: TrafficWay, mechanism: Mechanism, family: int) -> list[Command]:
+    return [
+        _add("map", name=f"{name}{family}", type=_ADDRESS_TYPES[family], map=of, size=ADDRESSES_MAX)
+        for name, of in _maps(way, mechanism).items()
+    ]
 
 
 def _limiting(

@@ -33,6 +33,8 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     """Yield (path, message) of what does not go together."""
     if settings.shaping.enabled and not settings.traffic.pods:
         yield "shaping.enabled", "needs traffic.pods: pods are shaped by their addresses"
+    if settings.shaping.bandwidth_annotations and not settings.shaping.enabled:
+        yield "shaping.bandwidthAnnotations", "needs shaping.enabled: nothing else keeps limits"
 
 
 def judge(
@@ -52,7 +54,9 @@ def source(host: Host, settings: AgentSettings) -> SignalSource[ShapingFacts, No
     given, traffic = settings.shaping, settings.traffic
     if not given.enabled:
         return None
-    options = ShapingOptions(given.mechanism, given.pod_megabits_max * 10**6, given.rates)
+    options = ShapingOptions(
+        given.mechanism, given.pod_megabits_max * 10**6, given.rates, given.bandwidth_annotations
+    )
     pods = PodSource(traffic.pods, traffic.token_file, traffic.ca_file)
     shaping = Shaping(pods, host.now, own_lists(traffic), options)
     return SignalSource("shaping", (SHAPING,), Nothing, shaping.read,

@@ -68,6 +68,7 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             "bare": ("n3", None), "new": ("", None)}  # fmt: skip
     for name, (node, limit) in pods.items():
         notes = {"fairlead.dev/internet-egress": limit} if limit else {}
+        notes |= {"kubernetes.io/ingress-bandwidth": "2G"} if name == "odd" else {}
         labels = {"fairlead.dev/job-name": "train-7"} if name == "loader" else {}
         spec = to_wire(make_pod(name, node=node).spec)
         meta = {"name": name, "namespace": "default", "annotations": notes, "labels": labels}
@@ -146,7 +147,8 @@ def test_pods_are_chosen_by_job_and_team(cli: Cli) -> None:
                 "All pods of this node together may send 300Mbit/s to datasets, of 2Gbit/s. Over 2 "
                 "nodes 500Mbit/s are sent, and 2Gbit/s are wanted.", "default/other on n2",
                 "eth0 has several transmit queues"]),
-    ("odd", ["Its own limit counts for nothing: 'fast' is no rate", "It is not among the pods"]),
+    ("odd", ["Its own limit counts for nothing: 'fast' is no rate", "It is not among the pods",
+             "All that it receives is to be at most 2Gbit/s (kubernetes.io/ingress-bandwidth)"]),
     ("bare", ["The agent of node n3 keeps no limits"]),
     ("new", ["It is on no node yet."]),
 ])  # fmt: skip

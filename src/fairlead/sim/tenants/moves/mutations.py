@@ -75,6 +75,8 @@ OWN_KEYS = (
     names.IMAGE_PULL,
     names.JOB_NUMBER,
     names.INDEX,
+    names.EGRESS_BANDWIDTH,
+    names.INGRESS_BANDWIDTH,
     names.INTERNET_EGRESS,
     names.INTERNET_INGRESS,
     names.JOB_NAME,
