@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections import Counter
@@ -151,6 +152,21 @@ def test_a_world_is_cut_off_wherever_its_time_is_up(
     monkeypatch.setattr(World, "run", run)
     assert explore_one(3, 0.2).is_cut_off is True
     assert is_worked is (callback_seconds < 2)
+
+
+def test_a_world_is_endless_by_the_time_of_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a world that needs 101 s of it was once called endless after 900 s."""
+
+    async def run(_world: World) -> None:
+        for _ in itertools.count():
+            await asyncio.sleep(1)
+
+    monkeypatch.setattr("fairlead.sim.explore.options_of", small)
+    monkeypatch.setattr("fairlead.sim.exploration.one_world.WORLD_SECONDS_MAX", 0.2)
+    monkeypatch.setattr(World, "run", run)
+    before = time.process_time()
+    assert explore_one(3).broken == "3: the world has not ended after 0.2 s of the processor"
+    assert time.process_time() - before >= 0.2
 
 
 def test_where_controllers_hardly_get_past_their_lists_only_their_working_time_counts(

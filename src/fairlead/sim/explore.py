@@ -18,6 +18,7 @@ from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ProcessPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from fairlead.api.values.times import format_time
 from fairlead.decide.words import plural
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.worker_process import end_with_parent
-from fairlead.sim.exploration import WORLD_SECONDS_MAX, kind_of, run_world, shrunk
+from fairlead.sim.exploration import kind_of, run_world, shrunk
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.setup.world_file import StatedWorld, world_text
 
@@ -64,7 +65,7 @@ class WorldResult:
     met: Counter[str] = field(default_factory=Counter)
 
 
-def explore_one(number: int, seconds_max: float = WORLD_SECONDS_MAX) -> WorldResult:
+def explore_one(number: int, seconds_max: float = inf) -> WorldResult:
     """Run the world that a number names, for so much real time at most.
 
     Faults of our own code count as broken promises.

@@ -3,7 +3,7 @@
 Begin with `one_world.py`.
 """
 
-from fairlead.sim.exploration.one_world import WORLD_SECONDS_MAX, WorldRun, run_world
+from fairlead.sim.exploration.one_world import WorldRun, run_world
 from fairlead.sim.exploration.shrinking import kind_of, shrunk
 
-__all__ = ["WORLD_SECONDS_MAX", "WorldRun", "kind_of", "run_world", "shrunk"]
+__all__ = ["WorldRun", "kind_of", "run_world", "shrunk"]

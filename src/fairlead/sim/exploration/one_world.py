@@ -1,7 +1,7 @@
-"""Runs one world for so much real time at most, and says what it came to.
+"""Runs one world, for so much real time at most, and says what it came to.
 
 Whatever ends a world is what was looked for: a broken promise, a fault of our own code, or that it
-does not end.
+does not end. That is judged by the time of the processor, since others use the machine as well.
 """
 
 from __future__ import annotations
@@ -10,7 +10,9 @@ import asyncio
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from inspect import CORO_CREATED, getcoroutinestate
+from math import inf
 from types import FrameType
 
 from fairlead.sim.loop import run
@@ -20,7 +22,7 @@ from fairlead.sim.setup.workload import Arrival
 from fairlead.sim.setup.world_options import WorldOptions
 from fairlead.sim.world import World
 
-#: A world that takes longer than this, in real time, counts as one that does not end.
+#: A world that takes longer than this, on the processor, counts as one that does not end.
 WORLD_SECONDS_MAX = 900.0
 #: Between two alarms after the time of a world is up.
 _ALARM_SECONDS = 30.0
@@ -44,10 +46,14 @@ class _CutOff(KeyboardInterrupt):
     """The time of a world is up. asyncio lets no exception but interrupts pass from a callback."""
 
 
+class _Endless(_CutOff):
+    """It is one that does not end."""
+
+
 def run_world(
     options: WorldOptions,
     seed: int,
-    seconds_max: float = WORLD_SECONDS_MAX,
+    seconds_max: float = inf,
     *,
     arrivals: Sequence[Arrival] | None = None,
 ) -> WorldRun:
@@ -63,44 +69,49 @@ def run_world(
         return await world.run()
 
     broken, is_cut_off, outcome = "", False, None
-    signal.signal(signal.SIGALRM, _ask_to_end)
+    signal.signal(signal.SIGALRM, partial(_ask_to_end, _CutOff))
+    signal.signal(signal.SIGPROF, partial(_ask_to_end, _Endless))
     begun = main()
     try:
-        limit = min(seconds_max, WORLD_SECONDS_MAX)
-        signal.setitimer(signal.ITIMER_REAL, limit, _ALARM_SECONDS)
+        signal.setitimer(signal.ITIMER_PROF, WORLD_SECONDS_MAX, _ALARM_SECONDS)
+        if seconds_max < inf:
+            signal.setitimer(signal.ITIMER_REAL, seconds_max, _ALARM_SECONDS)
         outcome = run(begun)
     except BaseException as error:  # whatever it is, it is what was looked for
-        if _is_cut_off(error):
-            if not (is_cut_off := seconds_max < WORLD_SECONDS_MAX):
-                broken = f"3: the world has not ended after {WORLD_SECONDS_MAX:g} s of real time"
+        if _has(error, _Endless):
+            broken = f"3: the world has not ended after {WORLD_SECONDS_MAX:g} s of the processor"
+        elif _has(error, _CutOff):
+            is_cut_off = True
         elif isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         else:
             broken = _first(error)
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         if getcoroutinestate(begun) == CORO_CREATED:  # the time was up before it ran
             begun.close()
     return WorldRun(world, broken, is_cut_off, outcome)
 
 
-def _ask_to_end(_signal: int, _frame: FrameType | None) -> None:
+def _ask_to_end(why: type[_CutOff], number: int, _frame: FrameType | None) -> None:
     """End the world between two callbacks; at the next alarm wherever it is."""
-    signal.signal(signal.SIGALRM, _cut_off)
+    end = partial(_end, why)
+    signal.signal(number, end)
     try:
-        asyncio.get_running_loop().call_soon(_cut_off)
+        asyncio.get_running_loop().call_soon(end)
     except RuntimeError:  # it has not begun
-        _cut_off()
+        end()
 
 
-def _cut_off(*_: object) -> None:
-    raise _CutOff
+def _end(why: type[_CutOff], *_: object) -> None:
+    raise why
 
 
-def _is_cut_off(error: BaseException) -> bool:
+def _has(error: BaseException, kind: type[_CutOff]) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return error.subgroup(_CutOff) is not None
-    return isinstance(error, _CutOff)
+        return error.subgroup(kind) is not None
+    return isinstance(error, kind)
 
 
 def _first(error: BaseException) -> str:

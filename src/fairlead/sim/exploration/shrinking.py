@@ -15,11 +15,12 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any, TypeVar
 
 import msgspec
 
-from fairlead.sim.exploration.one_world import WORLD_SECONDS_MAX, WorldRun, run_world
+from fairlead.sim.exploration.one_world import WorldRun, run_world
 from fairlead.sim.setup.faults import PERFECT
 from fairlead.sim.setup.workload import Arrival, WorkloadOptions, generate, job_spec
 from fairlead.sim.setup.world_file import StatedWorld
@@ -46,7 +47,7 @@ def kind_of(broken: str) -> str:
 
 def shrunk(
     world: StatedWorld,
-    seconds_max: float = float("inf"),
+    seconds_max: float = inf,
     run: Callable[..., WorldRun] = run_world,
 ) -> StatedWorld:
     """Return a smaller world that breaks the same promise, after so much real time at the latest.
@@ -87,8 +88,7 @@ class _Shrinking:
         """Take a world instead of the best one if it breaks the promise; True then."""
         if (left := self._until - _seconds()) <= 0:
             return False
-        limit = min(left, WORLD_SECONDS_MAX)
-        ran = self._run(world.options, world.seed, limit, arrivals=world.arrivals)
+        ran = self._run(world.options, world.seed, left, arrivals=world.arrivals)
         if ran.is_cut_off or kind_of(ran.broken) != self._kind:
             return False
         self.best = replace(world, broken=ran.broken)
