@@ -24,8 +24,10 @@ from tempfile import TemporaryDirectory
 from tools.cluster.images import EXAMPLES, LEFT_OUT, locked, mirror
 
 ROOT = Path(__file__).resolve().parents[2]
-#: Debian 12 has Python 3.11, Debian 13 has 3.13.
-SUITES = ("bookworm", "trixie")
+#: Debian 12 has Python 3.11, Debian 13 has 3.13, and what becomes Debian 14 has 3.14.
+SUITES = ("bookworm", "trixie", "forky")
+#: A list of packages is signed for a week, and a mirror may be further behind.
+_STALE_LISTS = '--aptopt=Acquire::Check-Valid-Until "false"'
 _PASSED_ON = re.compile(r"(?i)^(https?_proxy|no_proxy|pip_(index_url|extra_index_url|.*timeout))$")
 _CA_BUNDLE = Path("/etc/ssl/certs/ca-certificates.crt")
 _PATH = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"
@@ -103,7 +105,7 @@ def try_machine(wheel: Path, suite: str, kubectl: Path) -> str:
         root = Path(scratch) / "root"
         _run([
             *_unshare(), "--mount-proc", "mmdebstrap", "--mode=root", "--variant=minbase",
-            "--include=python3,python3-venv,ca-certificates",
+            "--include=python3,python3-venv,ca-certificates", _STALE_LISTS,
             *(f"--dpkgopt=path-exclude={each}" for each in LEFT_OUT), suite, root, mirror(),
         ])  # fmt: skip
         service = root / "srv"
