@@ -26,7 +26,6 @@ from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.kept_room import End, QueueReservation
 from fairlead.decide.placement.places.search import Plan, uses_of
 from fairlead.decide.placement.stages.fit import Fit
-from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.health.windows import GRACE_SECONDS_DEFAULT
@@ -246,18 +245,16 @@ def schedule_of(
     state: PlacementState, policy: PlacementPolicy, now: float
 ) -> tuple[list[End], tuple[QueueReservation, ...]]:
     """Return until when what one decision places uses what, and what it keeps for whom."""
-    placed = list[End]()
-
-    def on_plan(entry: QueueEntry, plan: Plan) -> None:
-        assert isinstance(entry.gang, GangRequest)
-        placed.append((now + entry.hold_seconds, tuple(uses_of(entry.gang, plan))))
-        context.note_placed(entry, plan)
-
     state.advance(now)
     with state.cluster.transaction() as transaction:
         context = PlanningContext(state, policy, now, PresentCapacity(state.cluster, transaction))
-        Fit(context, on_plan, lambda _: None).run()
-        return placed, context.reservations
+        Fit(context).run()
+    placed = list[End]()
+    for entry, plan in context.outcomes:
+        assert isinstance(entry.gang, GangRequest)
+        assert isinstance(plan, Plan)
+        placed.append((now + entry.hold_seconds, tuple(uses_of(entry.gang, plan))))
+    return placed, context.reservations
 
 
 def running_of(nodes: list[Node], jobs: list[Job]) -> dict[str, Job]:

@@ -32,7 +32,7 @@ from fairlead.decide.answers.explanation import (
 )
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.repair import GangRelease, Wait, repair
+from fairlead.decide.placement.desk.repair import GangRelease, Wait
 from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.search import Plan, take_plan
 from fairlead.decide.placement.places.size import planned
@@ -125,8 +125,7 @@ def starts_now(
     try:
         with state.cluster.transaction() as transaction:
             capacity = PresentCapacity(state.cluster, transaction)
-            ahead = _Ahead(PlanningContext(state, policy, now, capacity), key, None)
-            return ahead.starts_at_once()
+            return _Ahead(state, policy, now, capacity, key=key).starts_at_once()
     finally:
         state.jobs[key] = before
         queue.add(before)
@@ -171,9 +170,7 @@ class Forecasts:
         state.suspect(self._now, self._policy.suspect_seconds)
         with state.cluster.transaction() as transaction:
             capacity = PresentCapacity(state.cluster, transaction)
-            ahead = _Ahead(
-                PlanningContext(state, self._policy, self._now, capacity), key, self._ends
-            )
+            ahead = _Ahead(state, self._policy, self._now, capacity, key=key, ends=self._ends)
             try:
                 ahead.run(self._is_late)
             finally:
@@ -182,19 +179,27 @@ class Forecasts:
         return ahead
 
 
-class _Ahead:
+class _Ahead(PlanningContext):
     """The cluster from now on, one end after the other."""
 
-    def __init__(self, context: PlanningContext, key: ObjectKey, ends: ExpectedEnds | None) -> None:
-        self._context = context
-        context.foreseen = {}
+    def __init__(
+        self,
+        state: PlacementState,
+        policy: PlacementPolicy,
+        now: float,
+        capacity: PresentCapacity,
+        *,
+        key: ObjectKey,
+        ends: ExpectedEnds | None = None,
+    ) -> None:
+        super().__init__(state, policy, now, capacity)
+        self.foreseen = {}
         self._ends = ends
-        self._state, self._capacity = context.state, context.capacity
         self._key = key
         #: Jobs that wait here and do not in the state.
         self._added: dict[ObjectKey, QueueEntry] = {}
         self._is_endless = self._has_restart = False
-        self._is_preempting = bool(context.state.nominees)
+        self._is_preempting = bool(self.state.nominees)
         #: The jobs that were placed: when, and how many had ended by then.
         self._starts: dict[ObjectKey, tuple[float, int]] = {}
         #: Which jobs preempt others at last, and the victims of each.
@@ -207,30 +212,30 @@ class _Ahead:
         self._ended: list[tuple[ObjectKey, Ints]] = []
         #: What was taken since belongs to the next job that is placed.
         self._mark = 0
-        self._dependents = _dependents(context.state)
+        self._dependents = _dependents(self.state)
 
     def run(self, is_late: Callable[[], bool]) -> None:
         """Look ahead until the job is placed, or as far as can be."""
         self._begin()
-        context, seen = self._context, -inf
+        seen = -inf
         for _ in range(ENDS_MAX):
             if self._place():
                 return
-            end = self._capacity.next_end(seen)
-            accepts_at = self._state.patience.next_end()
-            opens_at = self._state.cluster.table.windows.next_opening(context.now)
+            end = self.capacity.next_end(seen)
+            accepts_at = self.state.patience.next_end()
+            opens_at = self.state.cluster.table.windows.next_opening(self.now)
             instants = (end, accepts_at, opens_at, self._retry_at)
             steps = [at for at in instants if at is not None and at < inf]
             if not steps:
                 self._unknown = self._cause()
                 return
-            seen = context.now = max(context.now, min(steps), self._coarse())
+            seen = self.now = max(self.now, min(steps), self._coarse())
             if self._ends is not None and self._ends.is_late():
                 break
             if is_late():
                 self._unknown = UnknownBound.TOO_LONG
                 return
-            for key in self._capacity.by(seen):
+            for key in self.capacity.by(seen):
                 self._give_back(key)
                 if key in self._dependents:
                     self._unknown = UnknownBound.DEPENDENT
@@ -248,14 +253,14 @@ class _Ahead:
 
     def _slots(self, key: ObjectKey) -> Ints:
         """Return the slots of a job that has nodes at this instant."""
-        slots = self._context.placed.get(key)
-        return self._state.cluster.ledger.slots(key) if slots is None else slots
+        slots = self.placed.get(key)
+        return self.state.cluster.ledger.slots(key) if slots is None else slots
 
     def _give_back(self, key: ObjectKey) -> None:
         """Count what a job has against no limit any more."""
-        team = self._state.jobs[key].lane.team
-        self._context.limits.give_back(key)
-        self._context.borrowing.note(team, self._slots(key), sign=-1)
+        team = self.state.jobs[key].lane.team
+        self.limits.give_back(key)
+        self.borrowing.note(team, self._slots(key), sign=-1)
 
     def knows(self, key: ObjectKey) -> bool:
         """True when `answer` has one for this job."""
@@ -268,51 +273,51 @@ class _Ahead:
             waits_for = islice(self._useful_ends(key, ended), WAITS_FOR_MAX)
             return Forecast(starts_at, tuple(waits_for))
         if key in self._victims:
-            return preemption_of(self._state, key, self._context.now, self._victims[key])
+            return preemption_of(self.state, key, self.now, self._victims[key])
         assert self._unknown is not None
         return self._unknown
 
     def _useful_ends(self, key: ObjectKey, count: int) -> Iterator[ObjectKey]:
         """Yield which of the first jobs to end ran where this one could, the latest first."""
-        gang = self._state.jobs[key].gang
+        gang = self.state.jobs[key].gang
         assert not isinstance(gang, InvalidGang)
         constraints = [role.member.constraints for role in gang.accepting.roles]
-        eligible = eligible_nodes(self._state.cluster, constraints)
+        eligible = eligible_nodes(self.state.cluster, constraints)
         return (each for each, slots in reversed(self._ended[:count]) if eligible[slots].any())
 
     def _coarse(self) -> float:
         """Return the next instant to look at where ends are estimates: these need no exact one."""
-        now, began = self._context.now, self._context.began
+        now, began = self.now, self.began
         return now + (now - began) * COARSENESS if self._ends is not None else -inf
 
     def restore(self) -> None:
         """Take out of the queue what was put into it."""
         for entry in self._added.values():
-            self._state.queue.remove(entry)
+            self.state.queue.remove(entry)
 
     def _begin(self) -> None:
         """Admit new jobs, release what is of no more use, note whose end is not known."""
-        state, ledger = self._state, self._state.cluster.ledger
+        state, ledger = self.state, self.state.cluster.ledger
         for key in state.unadmitted:
             entry, priority = state.jobs[key], state.cluster.jobs[key].priority
             spec = entry.job.spec
             if spec.adopts is None and not spec.after and isinstance(priority, int):
                 self._queue(entry)
-        self._capacity.without(k for k in state.releasable if not ledger.awaits_binding(k))
+        self.capacity.without(k for k in state.releasable if not ledger.awaits_binding(k))
         expected = dict[ObjectKey, float]()
         for claim in ledger.claims_by_priority():
             entry = state.cluster.jobs[claim.key]
-            if self._capacity.holds(claim.key):
+            if self.capacity.holds(claim.key):
                 end = entry.ends_at
                 if self._ends is not None:
-                    end = self._ends.running(entry, self._context.now)
+                    end = self._ends.running(entry, self.now)
                 self._note_end(entry.job, end)
                 if end is not None:
                     expected[claim.key] = end
         if self._ends is not None:
-            self._capacity.expect(expected)
+            self.capacity.expect(expected)
         for key in state.repairable:
-            self._capacity.keep(key)
+            self.capacity.keep(key)
 
     def _note_end(self, job: Job, end: float | None) -> None:
         if end is None and job.spec.time_limit_seconds is None:
@@ -327,29 +332,31 @@ class _Ahead:
         return UnknownBound.NO_TIME_LIMIT if self._is_endless else UnknownBound.NO_ROOM
 
     def _queue(self, entry: QueueEntry) -> None:
-        self._state.queue.add(entry)
+        self.state.queue.add(entry)
         self._added[entry.age.job_key] = entry
 
     def _place(self) -> bool:
         """Place what fits at this instant; True once the job is placed, or some preempt."""
-        context = self._context
-        self._state.advance(context.now)
+        self.state.advance(self.now)
         while True:
             added = len(self._added)
-            context.reserve()
-            self._mark = self._capacity.mark()
+            self.reserve()
+            self._mark = self.capacity.mark()
             if self._is_preempting:
                 return self._end_preempting()
-            fit = Fit(context, self._on_plan, self._on_repair)
+            fit = Fit(self)
             fit.run()
+            for entry, found in self.outcomes:
+                self._note_unplaced(entry, found)
+            self.outcomes.clear()
             self._retry_at = fit.preempting.retry_at
             for key, found in fit.preempting.made.items():
-                self._note_end(self._state.jobs[key].job, None)
+                self._note_end(self.state.jobs[key].job, None)
                 self._victims[key] = tuple(victim.key for victim in found.victims)
             if self._victims:
                 return self._end_preempting()
-            for key in islice(context.placed, len(self._starts), None):
-                self._starts[key] = (context.now, len(self._ended))
+            for key in islice(self.placed, len(self._starts), None):
+                self._starts[key] = (self.now, len(self._ended))
             if self._key in self._starts:
                 return True
             if len(self._added) == added:
@@ -360,47 +367,36 @@ class _Ahead:
         self._unknown = UnknownBound.NO_TIME_LIMIT if self._is_endless else UnknownBound.PREEMPTING
         return True
 
-    def _on_plan(self, entry: QueueEntry, plan: Plan) -> None:
-        capacity, job, key = self._capacity, entry.job, entry.age.job_key
-        now = self._context.now
-        until = now + entry.hold_seconds if entry.hold_seconds < inf else None
+    def note_placed(self, entry: QueueEntry, plan: Plan) -> None:
+        """Take in the place of a job, which it holds until its end."""
+        capacity, key, team = self.capacity, entry.age.job_key, entry.lane.team
+        until = self.now + entry.hold_seconds if entry.hold_seconds < inf else None
         expected = until
         if self._ends is not None:
-            expected = self._ends.starting(self._state.cluster.jobs[key], now)
+            expected = self._ends.starting(self.cluster.jobs[key], self.now)
         if capacity.holds(key):  # it moves: of old places and new ones only the new stay
             assert isinstance(entry.gang, GangRequest)
             capacity.rollback_to(self._mark)
             capacity.without([key])
             self._mark = capacity.mark()
             take_plan(capacity, entry.gang, plan)
-            self._context.borrowing.note(entry.lane.team, self._slots(key), sign=-1)
+            self.borrowing.note(team, self._slots(key), sign=-1)
         capacity.hold(key, self._mark, until, expected=expected)
-        self._note_end(job, expected)
-        self._context.placed[key] = plan.distinct_slots
-        self._context.borrowing.note(entry.lane.team, plan.distinct_slots)
-        self._context.note_passed(entry, plan)
+        self._note_end(entry.job, expected)
+        self.placed[key] = plan.distinct_slots
+        self.borrowing.note(team, plan.distinct_slots)
+        self.note_passed(entry, plan)
         if isinstance(entry.gang, GangRequest):
-            self._context.limits.take(entry, planned(entry.gang, plan))
+            self.limits.take(entry, planned(entry.gang, plan))
         self._mark = capacity.mark()
 
-    def _on_repair(self, entry: QueueEntry, _may_fit: bool) -> bool:  # noqa: FBT001
-        key = entry.age.job_key
-        if key in self._context.placed or key in self._added:
-            return False
-        context = self._context
-        growth = context.growth(entry)
-        room = self._capacity.unbarred()
-        match repair(room, entry, context.policy, context.now, growth=growth):
-            case Plan() as plan:
-                self._on_plan(entry, plan)
-            case GangRelease():
-                self._capacity.without([key])
-                self._give_back(key)
-                self._queue(entry)
-                self._mark = self._capacity.mark()
-            case Wait():
-                self._has_restart = True
-        return False  # what is searched here has other room
+    def _note_unplaced(self, entry: QueueEntry, found: Plan | Wait | GangRelease) -> None:
+        """Take in that a gang waits with what it has, or queues again without it."""
+        if isinstance(found, GangRelease):
+            self.capacity.without([entry.age.job_key])
+            self._give_back(entry.age.job_key)
+            self._queue(entry)
+        self._has_restart |= isinstance(found, Wait)
 
 
 def _dependents(state: PlacementState) -> frozenset[ObjectKey]:

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from functools import partial
 from heapq import nsmallest
+from math import inf
 
 from fairlead.api.jobs.placement import Placement, PreemptionKind
 from fairlead.api.values.times import format_time
@@ -33,7 +34,7 @@ from fairlead.decide.placement.actions import (
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.repair import GangRelease, Wait, repair
+from fairlead.decide.placement.desk.repair import GangRelease, Wait
 from fairlead.decide.placement.evict.consolidation import Consolidation
 from fairlead.decide.placement.held_nodes import held_nodes
 from fairlead.decide.placement.outcome import (
@@ -54,8 +55,7 @@ from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.placement.why_not.whatif import placed_facts
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
-from fairlead.model.claimed.devices import UnmatchedDevices
-from fairlead.model.gang.gangs import GangRequest, InvalidGang
+from fairlead.model.gang.gangs import GangRequest
 
 _PENDING_SHOWN_MAX = 10
 
@@ -117,7 +117,7 @@ class _Cycle:
         self._at = format_time(context.now)
         self._actions: list[Action] = []
         self._verdicts: dict[ObjectKey, Verdict] = {}
-        self._fit = Fit(context, self._place, self._repair)
+        self._fit = Fit(context)
         self._preempting = self._fit.preempting
         self._explain = Verdicts(context, self._fit, self._write)
         if contains_faults:
@@ -126,7 +126,7 @@ class _Cycle:
     def run(self) -> Decision[Action]:
         """Decide."""
         self._settle()
-        self._leave(self._fit.run())
+        self._leave(self._try())
         self._nominate()
         self._leave(self._explain.run())
         self._preempt()
@@ -156,7 +156,7 @@ class _Cycle:
         unresolved = self._state.unresolved.get(key)
         if unresolved is not None:
             return unresolved_verdict(unresolved)
-        self._fit.run()
+        self._try()
         self._nominate()
         if key in self._verdicts or self._state.jobs[key].group is None:
             return self._verdicts.get(key)
@@ -235,6 +235,26 @@ class _Cycle:
         if not self._state.cluster.ledger.awaits_binding(key):
             self._actions.append(release_job(self._state.jobs[key].job, None, self._at))
 
+    def _try(self) -> list[OrderKey]:
+        """Write what becomes of the gangs that are tried; return what was left out."""
+        left, contained = self._fit.run(), self._context.contained
+        for entry, found in self._context.outcomes:
+            contained(entry.age.job_key, partial(self._take_in, entry, found))
+        return left
+
+    def _take_in(self, entry: QueueEntry, found: Plan | Wait | GangRelease) -> None:
+        key = entry.age.job_key
+        match found:
+            case Plan() as plan:
+                self._place(entry, plan)
+            case Wait(verdict, until):
+                self._context.wakes += [until] if until < inf else []
+                self._write(key, verdict, True)
+            case GangRelease(verdict):
+                if verdict is not None:
+                    self._verdicts[key] = verdict
+                self._actions.append(release_job(entry.job, verdict, self._at))
+
     def _place(self, entry: QueueEntry, plan: Plan) -> None:
         verdict = Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
         cluster, lane = self._state.cluster, entry.lane
@@ -246,39 +266,6 @@ class _Cycle:
         )  # fmt: skip
         self._actions.append(action)
         self._verdicts[entry.age.job_key] = verdict
-        self._context.note_placed(entry, plan)
-
-    def _repair(self, entry: QueueEntry, may_fit: bool) -> bool:  # noqa: FBT001
-        """Place a gang's next attempt, or let it wait with what it has, or release that."""
-        context, key = self._context, entry.age.job_key
-        reaches = self._state.cluster.jobs[key].reaches
-        if not isinstance(reaches, tuple) and entry.job.spec.adopts is None:
-            verdict = unresolved_verdict(reaches)
-            if isinstance(reaches, UnmatchedDevices):  # not for long
-                self._write(key, verdict, True)
-                return False
-            self._verdicts[key] = verdict
-            self._actions.append(release_job(entry.job, verdict, self._at))
-            return False
-        growth, room = context.growth(entry), self._room_of(entry)
-        match repair(room, entry, context.policy, context.now, growth=growth, may_fit=may_fit):
-            case Plan() as plan:
-                self._place(entry, plan)
-            case Wait(verdict, until):
-                context.wakes.append(until)
-                self._write(key, verdict, True)
-                return True
-            case GangRelease(verdict):
-                if verdict is not None:
-                    self._verdicts[key] = verdict
-                self._actions.append(release_job(entry.job, verdict, self._at))
-        return False
-
-    def _room_of(self, entry: QueueEntry) -> PresentCapacity:
-        gang, context = entry.gang, self._context
-        if isinstance(gang, InvalidGang):
-            return context.capacity.unbarred()
-        return context.limited(entry, gang)
 
     def _write(self, key: ObjectKey, verdict: Verdict, is_fresh: bool) -> bool:  # noqa: FBT001
         """Write a verdict if the job's status does not say it; True when it is written."""

@@ -17,7 +17,7 @@ docs/design/preemption.md has the reasons.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import nsmallest
@@ -46,9 +46,6 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.gang.phase import phase_of
-
-#: Called with a nominated job that has its place now.
-OnPlan: TypeAlias = Callable[[QueueEntry, Plan], None]
 
 
 class PotentialRises(AssertionError):
@@ -90,7 +87,6 @@ class Preempting:
     """The nominations of one decision. Call `place_nominees` first, then `nominate` in order."""
 
     context: PlanningContext
-    on_plan: OnPlan
     #: It knows the victims of all nominations that hold or are made.
     search: VictimSearch = field(init=False)
     #: Nominations that are seen and hold, and those that are made by this decision.
@@ -172,14 +168,14 @@ class Preempting:
         ]
         here = FreedCapacity.of(cluster, [*uses_of(gang, plan), *kept_for_others])
         if take_places(here, cluster.table, gang, plan):
-            self.on_plan(entry, self._grown(entry, gang, plan))
+            context.note_placed(entry, self._grown(entry, gang, plan))
             return
         kept = capacity.mark()
         take_plan(capacity, gang, plan, sign=-1)
         # Its places are its team's: what it borrowed elsewhere could be taken back at once.
         elsewhere = context.plan(entry, gang, borrows=False)
         if elsewhere is not None:
-            self.on_plan(entry, elsewhere)
+            context.note_placed(entry, elsewhere)
             take_plan(capacity, gang, plan)
             self._ending[key] = (gang, plan)
             return

@@ -6,12 +6,12 @@ Everything is tried in one transaction, so each job sees what the jobs before it
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import TypeAlias
 
+from fairlead.decide.admission.unresolved import unresolved_verdict
 from fairlead.decide.placement.desk.context import PlanningContext
+from fairlead.decide.placement.desk.repair import GangRelease, Wait, repair
 from fairlead.decide.placement.evict.preempt import Preempting
 from fairlead.decide.placement.places.search import Plan
 from fairlead.decide.placement.stages.budget import budget_verdict
@@ -21,13 +21,10 @@ from fairlead.decide.placement.waiting.order import OrderKey
 from fairlead.decide.placement.waiting.queue import EqualJobs, QueueEntry
 from fairlead.decide.placement.waiting.quota import held_verdict
 from fairlead.decide.placement.waiting.run_times import Likeness
-from fairlead.model.gang.gangs import GangRequest
+from fairlead.decide.verdict import ObjectKey
+from fairlead.model.claimed.devices import UnmatchedDevices
+from fairlead.model.gang.gangs import GangRequest, InvalidGang
 
-#: Called with each job that is placed.
-OnPlan: TypeAlias = Callable[[QueueEntry, Plan], None]
-#: Called with each job that has a next attempt to place, and False where the search for its places
-#: is known to fail; True when the job waits since that failed.
-OnRepair: TypeAlias = Callable[[QueueEntry, bool], bool]
 #: Stands for a repair where `Recall.failed` has a number of reservations.
 _REPAIR = -1
 
@@ -35,11 +32,9 @@ _REPAIR = -1
 class Fit:
     """Tries what may fit, within the bounds of one decision."""
 
-    def __init__(self, context: PlanningContext, on_plan: OnPlan, on_repair: OnRepair) -> None:
+    def __init__(self, context: PlanningContext) -> None:
         self._context = context
-        self.preempting = Preempting(context, on_plan)
-        self._on_plan = on_plan
-        self._on_repair = on_repair
+        self.preempting = Preempting(context)
         self._heads = HeadReservations(context)
         #: As of the last pass.
         self.strict = StrictOrder(context)
@@ -93,8 +88,8 @@ class Fit:
             (group.order(0), group, 0) for group in distinct.values()
         ]
         if with_repairs:
-            repairs = (key for key in context.state.repairable if key not in context.state.leaving)
-            heap += [(queue.order_of(jobs[key]), None, 0) for key in repairs]
+            repairs = (jobs[key] for key in context.state.repairable if self._is_to_repair(key))
+            heap += [(queue.order_of(entry), None, 0) for entry in repairs]
         heapq.heapify(heap)
         while heap:
             order, group, index = heapq.heappop(heap)
@@ -117,6 +112,12 @@ class Fit:
                 heapq.heappush(heap, (group.order(following), group, following))
         return []
 
+    def _is_to_repair(self, key: ObjectKey) -> bool:
+        """True for a gang that this decision, or a look ahead, has not placed or released."""
+        context = self._context
+        is_done = key in context.placed or context.state.jobs[key].group is not None
+        return key not in context.state.leaving and not is_done
+
     def _try_repair(self, order: OrderKey, entry: QueueEntry) -> None:
         """Have a gang repaired; its places are not sought again before something has changed that
         it could use: many gangs that wait must not keep the others from their turn.
@@ -134,10 +135,33 @@ class Fit:
         is_known = basis is not None and entry.unrepaired_on == basis
         has_failed = context.memory.has_failed(failure, is_known=is_known)
         self._evaluations += not has_failed
-        attempt = partial(self._on_repair, entry, not has_failed)
+        attempt = partial(self._repair, entry, may_fit=not has_failed)
         is_unrepaired = context.contained(order.job_key, attempt, otherwise=False)
         if is_unrepaired and context.foreseen is None:
             entry.unrepaired_on = basis
+
+    def _repair(self, entry: QueueEntry, *, may_fit: bool) -> bool:
+        """Place a gang's next attempt, or let it wait with what it has, or release that.
+
+        Returns whether it waits because there is no place for those that have to move.
+        """
+        context, gang = self._context, entry.gang
+        reaches = context.cluster.jobs[entry.age.job_key].reaches
+        if not isinstance(reaches, tuple) and entry.job.spec.adopts is None:
+            verdict = unresolved_verdict(reaches)
+            is_brief = isinstance(reaches, UnmatchedDevices)
+            found = Wait(verdict, inf) if is_brief else GangRelease(verdict)
+            context.outcomes.append((entry, found))
+            return False
+        growth = context.growth(entry)
+        is_invalid = isinstance(gang, InvalidGang)
+        room = context.capacity.unbarred() if is_invalid else context.limited(entry, gang)
+        found = repair(room, entry, context.policy, context.now, growth=growth, may_fit=may_fit)
+        if isinstance(found, Plan):
+            context.note_placed(entry, found)
+        else:
+            context.outcomes.append((entry, found))
+        return isinstance(found, Wait)
 
     def _candidates(self) -> list[EqualJobs]:
         """Return the groups that may fit now; where these are too many, some of them in turn."""
@@ -193,7 +217,7 @@ class Fit:
             self._evaluations += 1
             plan = context.plan(entry, shape.gang, reserved)
             if plan is not None:
-                self._on_plan(entry, plan)
+                context.note_placed(entry, plan)
                 return True
             context.note_failure(shape, respected, basis)
         return self.preempting.nominate(group, entry)
