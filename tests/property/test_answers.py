@@ -30,7 +30,6 @@ from fairlead.decide.answers.supposed import submitted
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
@@ -96,9 +95,9 @@ class World:
                                      {"requests.nvidia.com/gpu": "4"})  # fmt: skip
         self.quotas = (ResourceQuota(ObjectMeta("q", namespace="poor"), status=status),)
         cluster, other = self.objects().state(()), self.objects().state(())
-        self.state = PlacementState(cluster, order=FairShareOrder(cluster))
+        self.state = PlacementState(cluster)
         #: Follows the same events, and is never asked.
-        self.unasked = PlacementState(other, order=FairShareOrder(other))
+        self.unasked = PlacementState(other)
 
     @property
     def clusters(self) -> tuple[ClusterState, ClusterState]:
@@ -244,7 +243,7 @@ def compare(world: World, met: Counter[str]) -> None:
     nodes = world.nodes
     cluster = world.objects().state(())
     cluster.advance_shares(world.now)
-    client = PlacementState(cluster, order=FairShareOrder(cluster))
+    client = PlacementState(cluster)
     leader, own = answers_on(world.state, nodes), answers_on(client, nodes)
     for job in world.waiting():
         written = job.status.verdict

@@ -24,7 +24,6 @@ from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.cluster import ClusterState
@@ -94,7 +93,7 @@ class _World:
         cluster = ClusterState(PriorityTable(CLASSES))
         for team in TEAMS:
             cluster.team_changed(team.metadata.name, team)
-        self.state = PlacementState(cluster, order=FairShareOrder(cluster))
+        self.state = PlacementState(cluster)
         for name in NODES:
             self._put_node(name)
 

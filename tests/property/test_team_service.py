@@ -25,7 +25,6 @@ from fairlead.decide.attempts.record import End, closed_record, new_record, with
 from fairlead.decide.placement.actions import PlaceJob, PreemptJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import JobKey
@@ -70,7 +69,7 @@ class _Run:
         )
         for name, weight in zip(TEAMS, self.weights, strict=True):
             self.cluster.team_changed(name, make_team(name, weight=weight))
-        self.state = PlacementState(self.cluster, order=FairShareOrder(self.cluster))
+        self.state = PlacementState(self.cluster)
 
     def run(self, arrivals: Arrivals) -> _Run:
         """Let all jobs arrive and end."""

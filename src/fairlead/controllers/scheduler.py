@@ -45,7 +45,6 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.outcome import asked_verdict, changed_verdict, status_patch
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.takings import Taking
@@ -89,9 +88,7 @@ class SchedulerController:
         `stopwatch` returns instants for the durations of decisions, in seconds.
         """
         self._world = world
-        self.state = PlacementState(
-            world.state, order=FairShareOrder(world.state), contain=self._contain
-        )
+        self.state = PlacementState(world.state, contain=self._contain)
         self._objects = ObjectWriter(client)
         self._policy = policy or PlacementPolicy()
         self._events = events

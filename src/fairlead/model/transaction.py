@@ -20,20 +20,11 @@ from msgspec.structs import replace
 
 from fairlead.api.kubernetes.core import Node, NodeCondition
 from fairlead.api.names import HOSTNAME, READY
-from fairlead.model.asks.requests import MemberClass, Request
+from fairlead.model.asks.requests import MemberClass
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.holdings.ledger import Ledger
 from fairlead.model.inventory.fits import FitTable
-from fairlead.model.inventory.nodes import Ints, NodeTable
-
-
-@dataclass(frozen=True, slots=True)
-class _Use:
-    """`counts[i]` requests on each of the slots."""
-
-    slots: Ints
-    counts: Ints
-    request: Request
+from fairlead.model.inventory.nodes import Ints, NodeTable, Use
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +32,7 @@ class _Released:
     """A job that holds nothing any more: what it had taken here, and whether its claim counted."""
 
     key: JobKey
-    taken: tuple[_Use, ...]
+    taken: tuple[Use, ...]
     had_claim: bool
 
 
@@ -59,7 +50,7 @@ class _Added:
     name: str
 
 
-_Change: TypeAlias = _Use | _Released | _Assigned | _Added
+_Change: TypeAlias = Use | _Released | _Assigned | _Added
 
 
 class Transaction:
@@ -72,7 +63,7 @@ class Transaction:
         self._ledger = ledger
         self._undo: list[tuple[int, _Change]] = []
         #: What jobs hold that was taken here, and the jobs whose claims do not count.
-        self._taken: dict[JobKey, tuple[_Use, ...]] = {}
+        self._taken: dict[JobKey, tuple[Use, ...]] = {}
         self._released: dict[JobKey, None] = {}
         self._capacity, self._nodes_version = table.capacity, table.nodes_version
         #: Names the state of the columns: 0 as they were, else a number that never comes again.
@@ -96,11 +87,11 @@ class Transaction:
 
     def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
         """Put `counts[i]` members on each of the distinct slots; a negative count releases."""
-        self._book(_Use(slots, counts, member.booking))
+        self._book(Use(slots, counts, member.booking))
 
     def assign(self, key: JobKey, mark: int) -> None:
         """Let a job hold what was taken since the mark, until it is released by `without`."""
-        taken = tuple(change for _, change in self._undo[mark:] if isinstance(change, _Use))
+        taken = tuple(change for _, change in self._undo[mark:] if isinstance(change, Use))
         assert key not in self._taken, "a job holds what was taken for it once"
         self._taken[key] = taken
         self._note(_Assigned(key))
@@ -123,12 +114,11 @@ class Transaction:
             self._released[key] = None
             self._note(_Released(key, taken, had_claim))
             for slots, counts, request in uses:
-                self._book(_Use(slots, -counts, request))
+                self._book(Use(slots, -counts, request))
 
-    def uses_of(self, key: JobKey) -> Iterator[tuple[Ints, Ints, Request]]:
-        """Yield what `without` would release: slots, counts and a request each."""
-        for use in self._taken.get(key, ()):
-            yield use.slots, use.counts, use.request
+    def uses_of(self, key: JobKey) -> Iterator[Use]:
+        """Yield what `without` would release."""
+        yield from self._taken.get(key, ())
         if key not in self._released:
             yield from self._ledger.uses_of(key)
 
@@ -153,11 +143,11 @@ class Transaction:
 
     def rollback_to(self, mark: int) -> None:
         """Undo everything since the mark."""
-        uses: list[_Use] = []
+        uses: list[Use] = []
         while len(self._undo) > mark:
             self.version, change = self._undo.pop()
             match change:
-                case _Use():
+                case Use():
                     uses.append(change)
                 case _Assigned():
                     del self._taken[change.key]
@@ -171,15 +161,15 @@ class Transaction:
                     self._table.remove_node(change.name)
         self._unbook(uses)
 
-    def _unbook(self, uses: list[_Use]) -> None:
+    def _unbook(self, uses: list[Use]) -> None:
         """Release these uses and clear the list."""
         if not uses:
             return
-        self._table.book_all([(use.slots, -use.counts, use.request) for use in uses])
+        self._table.book_all([use._replace(counts=-use.counts) for use in uses])
         uses.clear()
 
-    def _book(self, use: _Use) -> None:
-        self._table.book(use.slots, use.counts, use.request)
+    def _book(self, use: Use) -> None:
+        self._table.book(*use)
         self._note(use)
 
     def _note(self, change: _Change) -> None:

@@ -53,7 +53,6 @@ from fairlead.decide.answers.supposed import supposed
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.kube.kubeconfig import Connection
@@ -76,7 +75,7 @@ EARLIER = format_time(EPOCH - 3600)
 
 
 def answers_on(state: ClusterState, **known: Any) -> PlannerAnswers:
-    planner = PlacementState(state, order=FairShareOrder(state))
+    planner = PlacementState(state)
     return PlannerAnswers(
         planner, KnownState(**known), PlacementPolicy(), JobsPolicy(node_lost_grace_seconds=7.0),
         stopwatch=lambda: 0.0, seconds=lambda: 1.0,

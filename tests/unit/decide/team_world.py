@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job import Job
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import make_nodes
@@ -17,7 +16,7 @@ def state_of(teams: Sequence[Team], jobs: Sequence[Job], nodes: int = 8) -> Plac
     cluster = ClusterState.of(make_nodes(nodes, prefix="n"))
     for team in teams:
         cluster.team_changed(team.metadata.name, team)
-    state = PlacementState(cluster, order=FairShareOrder(cluster))
+    state = PlacementState(cluster)
     for each in jobs:
         cluster.job_changed(each)
     return state

@@ -28,7 +28,6 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.evict.preempt import PotentialRises, check_potential
 from fairlead.decide.placement.evict.victim_search import VictimSearch
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
@@ -60,7 +59,7 @@ def state_of(nodes: list[Node], teams: list[Team], jobs: list[Job]) -> Placement
         cluster.team_changed(team.metadata.name, team)
     for job in jobs:
         cluster.job_changed(job)
-    return PlacementState(cluster, order=FairShareOrder(cluster))
+    return PlacementState(cluster)
 
 
 def placed(state: PlacementState, now: float = NOW) -> dict[str, list[str]]:

@@ -20,7 +20,6 @@ from fairlead.cli.cluster.embedded import read_status
 from fairlead.cli.cluster.objects import read_objects, read_state
 from fairlead.cli.connection.transport import Api
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.health.node_health import NodeHealth
 
@@ -42,7 +41,7 @@ class OwnAnswers:
             health.put(node, now)
         jobs = replace(JobsPolicy(), **msgspec.structs.asdict(settings.jobs))
         self._answers = PlannerAnswers(
-            PlacementState(cluster, order=FairShareOrder(cluster)),
+            PlacementState(cluster),
             KnownState(lambda: objects.nodes, lambda: objects.pools, health),
             settings.placement_policy(), jobs, stopwatch=time.monotonic,
             seconds=lambda: give_up_at - time.monotonic(),

@@ -20,7 +20,6 @@ from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.job_request.job_names import clean_reference
 from fairlead.cli.views.moves import moves_facts, moves_text
 from fairlead.decide.answers.block_moves import find_moves
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.placement.why_not.whatif import largest_shape
 from fairlead.input.errors import Code, Exit, fail
@@ -84,7 +83,7 @@ def defrag(
     else:
         found = _block(cluster, nodes or 1, topology, priority, at=instant, space=space)
         cluster.job_changed(found)
-    state = PlacementState(cluster, order=FairShareOrder(cluster))
+    state = PlacementState(cluster)
     key = found.metadata.key
     moves, retry_at = find_moves(state, key, settings.placement_policy(), instant)
     if common_.is_structured:

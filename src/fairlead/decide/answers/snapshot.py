@@ -21,7 +21,6 @@ from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import GivenMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.asks.topology import Level
@@ -96,9 +95,7 @@ def _state(snapshot: Snapshot) -> PlacementState:
     for key, is_final in carried.forfeited:
         if key in cluster.jobs:
             cluster.forfeit(cluster.jobs[key].job, is_final=is_final)
-    state = PlacementState(
-        cluster, order=FairShareOrder(cluster), contain=_leave_out if contains else None
-    )
+    state = PlacementState(cluster, contain=_leave_out if contains else None)
     for key, placement in carried.uncertain:
         if key in cluster.jobs:
             state.reserve_uncertain(cluster.jobs[key].job, placement)

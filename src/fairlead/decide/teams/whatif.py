@@ -17,7 +17,6 @@ from fairlead.api.names import TEAM
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.teams.decide import share_out
 from fairlead.decide.teams.policy import TeamsPolicy
@@ -79,7 +78,7 @@ def plan_shares(
     )
     nodes = tuple(_given(node, after) for node in objects.nodes)
     state = replace(wanted, nodes=nodes).state(levels)
-    jobs = PlacementState(state, order=FairShareOrder(state))
+    jobs = PlacementState(state)
     actions = decide(jobs, planner, now).actions
     unchanged = objects.state(levels)
     return SharesPlan(

@@ -32,7 +32,7 @@ from fairlead.model.gang.gangs import JobKey
 from fairlead.model.holdings.claims import Claim, Member, Owner, owner_of_pod
 from fairlead.model.holdings.held_seats import HeldSeats
 from fairlead.model.holdings.pod_use import PodUse, booked_amount, excess, fills, stranded_use
-from fairlead.model.inventory.nodes import Ints, NodeTable, counted
+from fairlead.model.inventory.nodes import Ints, NodeTable, Use, counted
 from fairlead.model.pools.grouping import controller_of
 
 K = TypeVar("K")
@@ -57,7 +57,7 @@ class Ledger:
         self._claims_by_owner: dict[Owner, Claim] = {}
         self._slots_of_claim: dict[JobKey, Ints] = {}
         #: The distinct slots of each role of a claim, members per slot, and what one requests.
-        self._places_of_claim: dict[JobKey, tuple[tuple[Ints, Ints, Request], ...]] = {}
+        self._places_of_claim: dict[JobKey, tuple[Use, ...]] = {}
         #: (-devices, -milli-CPU, job), the largest holder first.
         self._by_size: list[tuple[int, int, JobKey]] = []
         #: (priority, job), the lowest priority first: of all claims, and of those that use a slot.
@@ -94,8 +94,8 @@ class Ledger:
         """Return the claims that use a slot, the lowest priority first, then by key."""
         return [self._claims[key] for _, key in self._by_slot.get(slot, ())]
 
-    def uses_of(self, key: JobKey) -> Iterator[tuple[Ints, Ints, Request]]:
-        """Yield what the claim of a job and its pods use: slots, counts and a request each.
+    def uses_of(self, key: JobKey) -> Iterator[Use]:
+        """Yield what the claim of a job and its pods use.
 
         That is the claim itself, a reservation of an uncertain placement, and what the job's pods
         use beyond the claim. Nothing for a job without a claim.
@@ -111,7 +111,7 @@ class Ledger:
             use = self._pods[pod_key]
             if use.node and use.booked:
                 slot = self._table.occupy(use.node)
-                yield np.array([slot]), np.ones(1, dtype=np.int64), use.booked
+                yield Use(np.array([slot]), np.ones(1, dtype=np.int64), use.booked)
 
     @property
     def has_uses_beyond(self) -> bool:
@@ -119,7 +119,7 @@ class Ledger:
         beyond = any(owner in self._claims_by_owner for owner in self._beyond)
         return beyond or bool(self._uncertain)
 
-    def places_of(self, key: JobKey) -> tuple[tuple[Ints, Ints, Request], ...]:
+    def places_of(self, key: JobKey) -> tuple[Use, ...]:
         """Return what the claim of a job uses; another object once the claim is another one."""
         return self._places_of_claim[key]
 
@@ -195,7 +195,7 @@ class Ledger:
         if before is not None:
             self._book_claim(before, -1)
 
-    def leaving_uses(self, since: float) -> Iterator[tuple[Ints, Ints, Request]]:
+    def leaving_uses(self, since: float) -> Iterator[Use]:
         """Yield what pods use beyond claims that are to be gone, but not by `since` already.
 
         Those are pods that are being deleted, and pods of jobs that have given their places back.
@@ -209,7 +209,7 @@ class Ledger:
             is_late = use.leaves_at is not None and use.leaves_at <= since
             if use.node and use.booked and not is_late:
                 slot = self._table.occupy(use.node)
-                yield np.array([slot]), np.ones(1, dtype=np.int64), use.booked
+                yield Use(np.array([slot]), np.ones(1, dtype=np.int64), use.booked)
 
     def overdue(self, now: float) -> Iterator[tuple[JobKey, str, float, Owner | None]]:
         """Yield pods that were to be gone and are not, in order of arrival: key, node, since when
@@ -384,11 +384,11 @@ class Ledger:
             if not entries:
                 del self._by_slot[slot]
 
-    def _places(self, claim: Claim) -> Iterator[tuple[Ints, Ints, Request]]:
+    def _places(self, claim: Claim) -> Iterator[Use]:
         """Yield the distinct slots of each role, members per slot, and what one requests."""
         for _, request, nodes in claim.roles:
             places = np.array([self._table.occupy(n) for n in nodes], dtype=np.int64)
-            yield *counted(places), request
+            yield Use(*counted(places), request)
 
     def _book_claim(self, claim: Claim, sign: int) -> Ints:
         """Book the claim, or with -1 take it back; return its distinct slots."""

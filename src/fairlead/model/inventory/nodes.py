@@ -20,7 +20,7 @@ import heapq
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -65,6 +65,14 @@ _NO_DEVICES = ("hugepages-", CARRIED, SHUNNED, ATTACHED)
 _ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
 #: They have a row whether a node offers them or not, the first ones.
 _PERMANENT = (CPU, MEMORY, PODS)
+
+
+class Use(NamedTuple):
+    """`counts[i]` requests on each of the distinct slots."""
+
+    slots: Ints
+    counts: Ints
+    request: Request
 
 
 def counted(slots: Ints) -> tuple[Ints, Ints]:
@@ -355,7 +363,7 @@ class NodeTable:
         self.add(slots, counts, self.vector(request))
         self.marks.add(request, slots, counts)
 
-    def book_all(self, uses: Sequence[tuple[Ints, Ints, Request]]) -> None:
+    def book_all(self, uses: Sequence[Use]) -> None:
         """Do the same for several; which place each node has in the packing order is found once."""
         if len(uses) == 1:
             self.book(*uses[0])

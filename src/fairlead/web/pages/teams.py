@@ -19,7 +19,7 @@ from fairlead.cli.views.teams import (
     with_use,
 )
 from fairlead.decide.attempts.usage import gpu_count
-from fairlead.decide.placement.waiting.order import LaneKey, OrderKey, PriorityOrder, age_of
+from fairlead.decide.placement.waiting.order import OrderKey, age_of
 from fairlead.model.gang.job_users import user_of
 from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, cells_of, job_lines, table_of
@@ -146,8 +146,7 @@ def _labels(site: Site) -> NodeLabels | None:
 
 def _order(job: Job) -> OrderKey:
     """Return the place of a job in the queue of its team, as the planner sorts one team's jobs."""
-    lane = LaneKey(job.spec.team, job.spec.priority or 0)
-    return OrderKey(PriorityOrder().rank(lane, 0.0), age_of(job))
+    return OrderKey((-(job.spec.priority or 0),), age_of(job))
 
 
 def _scale(teams: Iterable[Team]) -> int:

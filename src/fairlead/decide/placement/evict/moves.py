@@ -22,10 +22,9 @@ import numpy as np
 from fairlead.decide.placement.evict.victims import Candidate, Cost, Victims, cost_of, find_victims
 from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.search import Plan, plan_gang
-from fairlead.model.asks.requests import Request
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, JobKey
-from fairlead.model.inventory.nodes import Bools, Ints
+from fairlead.model.inventory.nodes import Bools, Use
 
 #: Searches with one more gang that stays, and the nodes that all of them may look at.
 _SEARCHES_MIN, _SEARCHES_MAX, _WORK_MAX = 4, 64, 100_000
@@ -40,7 +39,7 @@ class Mover:
     #: Devices and milli-CPU.
     size: tuple[int, int]
     #: What it holds: slots, counts and a request each.
-    uses: tuple[tuple[Ints, Ints, Request], ...]
+    uses: tuple[Use, ...]
     barred: Bools | None = None
 
     def destination(

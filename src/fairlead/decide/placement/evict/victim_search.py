@@ -25,11 +25,10 @@ from fairlead.decide.placement.waiting.lost_work import HoldingAttempt, run_of, 
 from fairlead.decide.placement.waiting.order import LaneKey
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.asks.requests import Request
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.model.holdings.claims import Claim
-from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, counted
+from fairlead.model.inventory.nodes import Bools, NodeTable, Use, counted
 
 #: A pod that should have gone so long ago may never go: its room does not count as leaving.
 _LATE_SECONDS_MAX = 60.0
@@ -249,7 +248,7 @@ class VictimSearch:
             return False
         return context.capacity.holds(key) and not context.is_left_alone(key)
 
-    def leaving_uses(self, but: tuple[ObjectKey, ...]) -> Iterator[tuple[Ints, Ints, Request]]:
+    def leaving_uses(self, but: tuple[ObjectKey, ...]) -> Iterator[Use]:
         """Yield what is about to be given back: by jobs that stop, and by pods that do."""
         context, ledger = self.context, self.context.cluster.ledger
         for key in {**context.state.leaving, **self.victims}:
@@ -261,7 +260,7 @@ class VictimSearch:
     def _is_leaving_any(self) -> bool:
         return any(True for _ in self.leaving_uses(()))
 
-    def uses_of(self, keys: Iterable[ObjectKey]) -> Iterator[tuple[Ints, Ints, Request]]:
+    def uses_of(self, keys: Iterable[ObjectKey]) -> Iterator[Use]:
         """Yield what jobs hold."""
         for key in keys:
             yield from self.context.cluster.ledger.uses_of(key)

@@ -24,11 +24,11 @@ import numpy.typing as npt
 from fairlead.api.kubernetes.core import Node
 from fairlead.decide.placement.places.kept_room import KeptRoom
 from fairlead.model.asks.neighbours import MarkTable
-from fairlead.model.asks.requests import MemberClass, Request
+from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.holdings.claims import Claim
-from fairlead.model.inventory.nodes import Bools, Ints
+from fairlead.model.inventory.nodes import Bools, Ints, Use
 from fairlead.model.transaction import Transaction
 
 
@@ -193,7 +193,7 @@ class PresentCapacity:
 
     def ends(
         self, predicted: Iterable[tuple[float, JobKey]] = ()
-    ) -> Iterator[tuple[float, Iterator[tuple[Ints, Ints, Request]]]]:
+    ) -> Iterator[tuple[float, Iterator[Use]]]:
         """Yield the limits that are known, and ends that are predicted, both in order, with what
         each job uses until then.
         """

@@ -14,7 +14,7 @@ import numpy as np
 from fairlead.model.asks.neighbours import MarkTable
 from fairlead.model.asks.requests import MemberClass, Request
 from fairlead.model.cluster import ClusterState
-from fairlead.model.inventory.nodes import Bools, Ints
+from fairlead.model.inventory.nodes import Bools, Ints, Use
 
 
 class FreedCapacity:
@@ -31,21 +31,21 @@ class FreedCapacity:
         self.barred = barred
         #: Which pods may be near which, with what was taken.
         self.marks = marks
-        self._taken: list[tuple[Ints, Ints, Request]] = []
+        self._taken: list[Use] = []
 
     @classmethod
     def of(
         cls,
         state: ClusterState,
-        uses: Iterable[tuple[Ints, Ints, Request]],
+        uses: Iterable[Use],
         barred: Bools | None = None,
     ) -> FreedCapacity:
-        """Return the cluster as it is now without these uses: slots, counts and a request each."""
+        """Return the cluster as it is now without these uses."""
         out = cls(state, state.table.free(), barred, marks=state.table.marks.copy())
         out.release(uses)
         return out
 
-    def release(self, uses: Iterable[tuple[Ints, Ints, Request]], *, sign: int = 1) -> None:
+    def release(self, uses: Iterable[Use], *, sign: int = 1) -> None:
         """Take these uses away as well; sign -1 puts them back."""
         for slots, counts, request in uses:
             self._add(slots, sign * counts, request)
@@ -74,7 +74,7 @@ class FreedCapacity:
     def take(self, slots: Ints, counts: Ints, member: MemberClass) -> None:
         """Put members on distinct slots."""
         self._add(slots, -counts, member.booking)
-        self._taken.append((slots, counts, member.booking))
+        self._taken.append(Use(slots, counts, member.booking))
 
     def mark(self) -> int:
         """Return a point to roll back to."""

@@ -11,13 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.decide.verdict import ObjectKey
-from fairlead.model.asks.requests import MemberClass, Request
+from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import RoleRequest
-from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
+from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, Use
 
-#: Distinct slots, how many members use each, and what one of them uses.
-Use: TypeAlias = tuple[Ints, Ints, Request]
 #: What a reserved job is known by: a number of its own for each instant and place that were found;
 #: and when it starts, which may be later, since an instant that has passed moves with time.
 Token: TypeAlias = tuple[int, float | None]
@@ -173,7 +171,7 @@ class QueueReservation:
         """
         if not self.place:
             return
-        yield self.at, tuple((slots, -counts, request) for slots, counts, request in self.place)
+        yield self.at, tuple(use._replace(counts=-use.counts) for use in self.place)
         if (end := self.ends_by(is_predicted=is_predicted)) < inf:
             yield end, self.place
 

@@ -15,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.decide.placement.places.freed_capacity import FreedCapacity
-from fairlead.decide.placement.places.kept_room import Use
 from fairlead.model.asks.neighbours import marks_in
-from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
+from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, Use
 
 #: Ends and starts that are looked at.
 ENDS_MAX = 4096

@@ -39,9 +39,9 @@ from fairlead.decide.placement.places.image_preference import image_starts
 from fairlead.decide.placement.places.mixed import NODES_MAX, pack_mixed
 from fairlead.decide.placement.places.neighbours import beside_others, fill
 from fairlead.decide.placement.places.ties import place_tied, tied_room
-from fairlead.model.asks.requests import Constraints, MemberClass, Request
+from fairlead.model.asks.requests import Constraints, MemberClass
 from fairlead.model.gang.gangs import GangRequest, RoleRequest
-from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, counted
+from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, Use, counted
 from fairlead.model.inventory.packing_order import BITS_BELOW_DEVICES
 
 _KEY_MAX = np.iinfo(np.int64).max
@@ -288,10 +288,10 @@ def members_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[MemberClass, Int
         yield role.member, slots
 
 
-def uses_of(gang: GangRequest, plan: Plan) -> Iterator[tuple[Ints, Ints, Request]]:
-    """Yield what the places of a plan use: slots, counts and a request each."""
+def uses_of(gang: GangRequest, plan: Plan) -> Iterator[Use]:
+    """Yield what the places of a plan use."""
     for member, slots in members_of(gang, plan):
-        yield *counted(slots), member.booking
+        yield Use(*counted(slots), member.booking)
 
 
 def _pack_role(

@@ -25,7 +25,6 @@ from fairlead.decide.placement.places.kept_room import (
     QueueReservation,
     Start,
     Token,
-    Use,
     together,
 )
 from fairlead.decide.placement.places.releases import ENDS_MAX
@@ -36,7 +35,7 @@ from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import RoleRequest
 from fairlead.model.inventory.labels import OWN
-from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, counted
+from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, Use, counted
 
 #: Jobs and nodes that may differ; beyond, all starts are searched again.
 _JOBS_MAX, _SLOTS_MAX = 64, 256

@@ -64,14 +64,6 @@ class Order(Protocol):
         ...
 
 
-class PriorityOrder:
-    """Higher priority first, whatever the team."""
-
-    def rank(self, lane: LaneKey, now: float) -> Rank:
-        """Return the rank of a lane."""
-        return (-lane.priority,)
-
-
 def age_of(job: Job) -> Age:
     """Return the age of a job."""
     created = job.metadata.creation_timestamp

@@ -28,7 +28,6 @@ from fairlead.decide.placement.waiting.order import (
     LaneKey,
     Order,
     OrderKey,
-    PriorityOrder,
     Rank,
 )
 from fairlead.decide.placement.waiting.run_times import Likeness
@@ -218,9 +217,9 @@ class _ByCount:
 class WaitQueue:
     """Waiting jobs in order, their groups, and whose written verdict is not their shape's."""
 
-    def __init__(self, fits: FitTable, order: Order | None = None) -> None:
+    def __init__(self, fits: FitTable, order: Order) -> None:
         self._fits = fits
-        self._policy = order or PriorityOrder()
+        self._policy = order
         self._now = 0.0
         self._shapes: dict[GangRequest | InvalidGang, RequestShape] = {}
         self._lanes: dict[LaneKey, _Lane] = {}

@@ -16,6 +16,7 @@ from fairlead.api.jobs.placement import Placement
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import DEFRAGMENT
 from fairlead.decide.placement.waiting.emptying_memory import EmptyingMemory
+from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.job_limits import QueueLimits
 from fairlead.decide.placement.waiting.known_starts import KnownStarts
 from fairlead.decide.placement.waiting.order import LaneKey, Order, age_of
@@ -45,12 +46,12 @@ class PlacementState:
     ) -> None:
         """Take in the jobs that the cluster state has, and follow it until `close`.
 
-        `order` ranks the lanes of the queue, by default by priority.
+        `order` ranks the lanes of the queue; None: by priority and fair share.
         `contain` is called with each of these jobs that cannot be taken in; None: the error is
         raised. What a later change raises goes to the caller that made the change.
         """
         self.cluster = cluster or ClusterState()
-        self.queue = WaitQueue(self.cluster.fits, order)
+        self.queue = WaitQueue(self.cluster.fits, order or FairShareOrder(self.cluster))
         #: Which waiting jobs the limits of their teams and users keep out of the queue; and of
         #: these the ones whose status does not say so.
         self.queue_limits = QueueLimits(self.cluster)
