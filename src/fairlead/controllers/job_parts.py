@@ -10,6 +10,7 @@ import random
 from typing import Any, TypeAlias, assert_never
 
 from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import Service
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.podgroups import GroupApi, pod_groups, workloads
 from fairlead.api.resources import CLAIMS, CONFIG_MAPS, PODS, SECRETS, SERVICES, Resource
@@ -19,10 +20,9 @@ from fairlead.controllers.pod_renderer import PodRenderer
 from fairlead.controllers.uncertain_placements import may_come_late
 from fairlead.decide.jobs import native
 from fairlead.decide.jobs.actions import (
-    CreateConfigMap,
     CreatePod,
     CreatePodGroup,
-    CreateService,
+    CreateShared,
     DeletePod,
     DeleteShared,
     SharedPart,
@@ -37,7 +37,7 @@ from fairlead.runtime.clock import Clock
 from fairlead.runtime.keyed_controller import part_key
 from fairlead.runtime.object_writer import NameTaken, ObjectWriter
 
-CreatePart: TypeAlias = CreatePod | CreateConfigMap | CreateService | CreatePodGroup
+CreatePart: TypeAlias = CreatePod | CreateShared | CreatePodGroup
 DeletePart: TypeAlias = DeletePod | DeleteShared
 
 #: Kinds of which a job has one object, whatever its attempt: another one would want the same name.
@@ -86,13 +86,11 @@ class PartWriter:
                     await self._objects.create_unread(CLAIMS, key, claim)
                 body = await self._renderer.body(job, pod)
                 return await self._create(PODS, job, pod.metadata.name, body)
-            case CreateConfigMap(_, config_map):
-                if needs_key(job):
+            case CreateShared(_, shared):
+                resource = SERVICES if isinstance(shared, Service) else CONFIG_MAPS
+                if resource is CONFIG_MAPS and needs_key(job):
                     await self._create_key(job)
-                name = config_map.metadata.name
-                return await self._create(CONFIG_MAPS, job, name, to_wire(config_map))
-            case CreateService(_, service):
-                return await self._create(SERVICES, job, service.metadata.name, to_wire(service))
+                return await self._create(resource, job, shared.metadata.name, to_wire(shared))
             case CreatePodGroup():
                 return await self._create_group(job)
             case _:
@@ -167,10 +165,8 @@ def created_part_key(action: CreatePart) -> ObjectKey:
     match action:
         case CreatePod(_, pod):
             return part_key(job_key, pod.metadata.name)
-        case CreateConfigMap(_, config_map):
-            return part_key(job_key, f"configmap:{config_map.metadata.name}")
-        case CreateService(_, service):
-            return part_key(job_key, f"service:{service.metadata.name}")
+        case CreateShared(_, shared):
+            return part_key(job_key, f"{type(shared).__name__}:{shared.metadata.name}")
         case CreatePodGroup(job):
             return part_key(job_key, f"podgroup:{job.status.attempt}")
         case _:

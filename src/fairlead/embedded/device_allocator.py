@@ -37,11 +37,11 @@ from fairlead.api.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from fairlead.api.status import AlreadyExists, ApiError
+from fairlead.api.status import AlreadyExists
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.embedded.device_search import Allocation, Tries
 from fairlead.embedded.node_devices import TRIES_MAX, NodeDevices, claims_of, devices_of, id_of
-from fairlead.embedded.own_mirrors import run_with_mirrors
+from fairlead.embedded.own_mirrors import OwnMirrorsController
 from fairlead.embedded.served_pods import (
     ServedPods,
     is_served_claim,
@@ -90,7 +90,7 @@ class DeleteClaim:
 Action: TypeAlias = MakeClaim | SetStatus | NameClaim | DeleteClaim
 
 
-class DeviceAllocator:
+class DeviceAllocator(OwnMirrorsController[Action]):
     """A controller beside the API server, with mirrors of its own but for pods."""
 
     name = "devices"
@@ -119,10 +119,10 @@ class DeviceAllocator:
         self._allocates = allocates
         #: The pods that name claims, and those that ask for resources that devices may serve.
         self._users: dict[ObjectKey, Pod] = {}
-        self._is_due = True
         #: Pods whose devices were not found in all tries: they come after others.
         self._costly: dict[ObjectKey, None] = {}
-        self._retry_at: float | None = None
+        self.own = (self._claims, self._templates, self._classes, self._slices)
+        self._others = (pods, nodes)
         self._unregister = (
             pods.on_change(self._pod_changed),
             *(mirror.on_change(self._changed) for mirror in self.own),
@@ -130,46 +130,9 @@ class DeviceAllocator:
             nodes.on_change(self._node_changed),
         )
 
-    @property
-    def own(self) -> tuple[Mirror[Any], ...]:
-        """The mirrors that it runs itself."""
-        return (self._claims, self._templates, self._classes, self._slices)
-
-    @property
-    def mirrors(self) -> Sequence[Mirror[Any]]:
-        """Return what it reads."""
-        return (*self.own, self._pods, self._nodes)
-
-    def close(self) -> None:
-        """Take its handlers off the mirrors."""
-        for unregister in self._unregister:
-            unregister()
-
-    async def run(self) -> None:
-        """Allocate until cancelled, with its own mirrors."""
-        try:
-            await run_with_mirrors(self, self.own, "devices", clock=self._clock, rng=self._rng)
-        finally:
-            self.close()
-
-    def due_at(self) -> float | None:
-        """Return when to decide again: at once after a change that may matter."""
-        return 0.0 if self._is_due else self._retry_at
-
     def key_of(self, action: Action) -> ObjectKey:
         """Return the claim of an action."""
         return action.claim.metadata.key
-
-    def changed(self, key: ObjectKey) -> None:
-        """Look at everything again."""
-        self._is_due = True
-
-    def failed(self, action: Action, error: ApiError) -> None:
-        """Do nothing: the loop calls `changed` later."""
-
-    def faulted(self, action: Action, error: Exception) -> None:
-        """Raise the error: it is no object's."""
-        raise error
 
     def decide(self, now: float) -> Decision[Action]:
         """Return what claims are to be made, get devices, and go."""
@@ -321,9 +284,6 @@ class DeviceAllocator:
                 uid = claim.metadata.uid
                 await self._client.delete(RESOURCE_CLAIMS, name, namespace=namespace, uid=uid)
                 return Written.deletion(RESOURCE_CLAIMS, claim.metadata.key, uid)
-
-    def _changed(self, change: Change[Any]) -> None:
-        self._is_due = True
 
     def _class_changed(self, change: Change[DeviceClass]) -> None:
         self._served.classes.put(change.key[1], change.new)

@@ -16,7 +16,7 @@ Every step of an action is found done when it is repeated. What kube-controller-
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -32,10 +32,10 @@ from fairlead.api.kubernetes.volumes import (
 )
 from fairlead.api.meta import Amount
 from fairlead.api.resources import CLAIMS, STORAGE_CLASSES, VOLUMES
-from fairlead.api.status import AlreadyExists, ApiError
+from fairlead.api.status import AlreadyExists
 from fairlead.api.values.quantity import to_base
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.embedded.own_mirrors import run_with_mirrors
+from fairlead.embedded.own_mirrors import OwnMirrorsController
 from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -65,7 +65,7 @@ class Release:
 Action: TypeAlias = Bind | Release
 
 
-class VolumeBinder:
+class VolumeBinder(OwnMirrorsController[Action]):
     """A controller beside the API server, with mirrors of its own but for pods and nodes."""
 
     name = "volumes"
@@ -83,52 +83,16 @@ class VolumeBinder:
         self._classes = Mirror(client, STORAGE_CLASSES, clock=clock, rng=rng)
         #: By claim: the nodes of pods that use it, by pod.
         self._used_on: dict[ObjectKey, dict[ObjectKey, str]] = {}
-        self._is_due = True
+        self.own = (self._claims, self._volumes, self._classes)
+        self._others = (pods, nodes)
         self._unregister = (
             pods.on_change(self._pod_changed),
             *(mirror.on_change(self._changed) for mirror in self.own),
         )
 
-    @property
-    def own(self) -> tuple[Mirror[Any], ...]:
-        """The mirrors that it runs itself."""
-        return (self._claims, self._volumes, self._classes)
-
-    @property
-    def mirrors(self) -> Sequence[Mirror[Any]]:
-        """Return what it reads."""
-        return (*self.own, self._pods, self._nodes)
-
-    def close(self) -> None:
-        """Take its handlers off the mirrors."""
-        for unregister in self._unregister:
-            unregister()
-
-    async def run(self) -> None:
-        """Bind until cancelled, with its own mirrors."""
-        try:
-            await run_with_mirrors(self, self.own, "binder", clock=self._clock, rng=self._rng)
-        finally:
-            self.close()
-
-    def due_at(self) -> float | None:
-        """Return when to decide again: at once after a change that may matter."""
-        return 0.0 if self._is_due else None
-
     def key_of(self, action: Action) -> ObjectKey:
         """Return the claim or the volume of an action."""
         return (action.claim if isinstance(action, Bind) else action.volume).metadata.key
-
-    def changed(self, key: ObjectKey) -> None:
-        """Look at everything again."""
-        self._is_due = True
-
-    def failed(self, action: Action, error: ApiError) -> None:
-        """Do nothing: the loop calls `changed` later."""
-
-    def faulted(self, action: Action, error: Exception) -> None:
-        """Raise the error: it is no object's."""
-        raise error
 
     def decide(self, now: float) -> Decision[Action]:
         """Return what is to be bound and released."""
@@ -238,9 +202,6 @@ class VolumeBinder:
             await self._client.delete(VOLUMES, meta.name, uid=meta.uid)
             return Written.deletion(VOLUMES, meta.key, meta.uid)
         return await self._objects.patch_status(VOLUMES, meta, {"phase": _RELEASED})
-
-    def _changed(self, change: Change[Any]) -> None:
-        self._is_due = True
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         for pod, is_there in ((change.old, False), (change.new, True)):

@@ -39,7 +39,7 @@ TAKE = {
 TAKE_NOTHING = {
     "PlaceJob", "RecordActualPlacement", "ReleaseJob", "WriteVerdict", "NominateJob",
     "WithdrawNomination", "WithdrawPreemption", "EmitEvent", "RecordHistory", "RemoveFinalizer",
-    "DeleteJob", "CreatePod", "ProbePods", "DeletePod", "CreateConfigMap", "CreateService",
+    "DeleteJob", "CreatePod", "ProbePods", "DeletePod", "CreateShared",
     "CreatePodGroup", "DeleteShared", "AddFinalizer",
     "WarnIdle", "ReportIdle", "ClearIdle", "WriteArrayStatus", "CreateElement", "DeleteElement",
     "SuspendElement", "PrioritizeElement", "DeleteArray", "CreateFleet", "DeleteReport", "Note",

@@ -39,10 +39,9 @@ from fairlead.decide.job_actions import (
 from fairlead.decide.jobs.actions import (
     Action,
     AddFinalizer,
-    CreateConfigMap,
     CreatePod,
     CreatePodGroup,
-    CreateService,
+    CreateShared,
     DeletePod,
     DeleteShared,
     ProbePods,
@@ -177,10 +176,10 @@ class World:
                 self.records[job.metadata.uid] = job
             case CreatePod(_, pod):
                 self._create_pod(pod)
-            case CreateConfigMap(_, config_map):
+            case CreateShared(_, ConfigMap() as config_map):
                 made = replace(config_map, metadata=replace(config_map.metadata, uid=self._uid()))
                 self.config_maps.setdefault(config_map.metadata.name, made)
-            case CreateService(_, service):
+            case CreateShared(_, service):
                 made = replace(service, metadata=replace(service.metadata, uid=self._uid()))
                 self.services.setdefault(service.metadata.name, made)
             case CreatePodGroup(job):

@@ -44,19 +44,13 @@ class DeletePod:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateConfigMap:
-    """Create the peers of an attempt, and before them the key of an MPI gang."""
+class CreateShared:
+    """Create what all members of an attempt use: its peers, and before them the key of an MPI gang;
+    or the headless service that gives members names.
+    """
 
     job: Job
-    config_map: ConfigMap
-
-
-@dataclass(frozen=True, slots=True)
-class CreateService:
-    """Create the headless service that gives members names."""
-
-    job: Job
-    service: Service
+    shared: ConfigMap | Service
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +93,7 @@ Action: TypeAlias = (
     CreatePod
     | ProbePods
     | DeletePod
-    | CreateConfigMap
-    | CreateService
+    | CreateShared
     | CreatePodGroup
     | DeleteShared
     | AddFinalizer

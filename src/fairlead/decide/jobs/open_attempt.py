@@ -30,10 +30,9 @@ from fairlead.decide.jobs import (
 )
 from fairlead.decide.jobs.actions import (
     Action,
-    CreateConfigMap,
     CreatePod,
     CreatePodGroup,
-    CreateService,
+    CreateShared,
 )
 from fairlead.decide.jobs.attempt_end import (
     AttemptEnd,
@@ -238,13 +237,13 @@ def _all_missing(view: JobView) -> tuple[Action, ...]:
     actions: list[Action] = []
     uses_dns = view.policy.peer_naming is PeerNaming.DNS
     if members.needs_service(job, view.policy) and members.service_name(job) not in view.services:
-        actions.append(CreateService(job, members.headless_service(job)))
+        actions.append(CreateShared(job, members.headless_service(job)))
     complete = len(pods.members) >= job.member_count and pods.addressed_count >= job.member_count
     # Containers wait for the ConfigMap: pinned members start once all of them have a node.
     is_settled = view.policy.binding is None or pods.bound_count >= job.member_count
     is_due = members.needs_gang_map(job) and (complete or (uses_dns and is_settled))
     if is_due and members.gang_map_name(job, attempt.number) not in view.config_maps:
-        actions.append(CreateConfigMap(job, members.gang_map(job, view.policy, pods)))
+        actions.append(CreateShared(job, members.gang_map(job, view.policy, pods)))
     if len(pods.members) >= job.member_count:
         return tuple(actions)
     group = native.group_name(job, attempt.number)
