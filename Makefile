@@ -103,15 +103,15 @@ release: lint test $(TOOLS)/.ready  ## Check, build twice and compare; packages,
 	$(if $(BARE),$(BIN)/python -m tools.release.bare_machine dist/*.whl)
 
 crds: $(READY)  ## Generate deploy/crds from the types in api/
-	$(BIN)/python tools/generate_crds.py
+	$(BIN)/python -m tools.generate_crds
 
 docs: $(READY)  ## Generate the reference pages from the source
-	$(BIN)/python tools/generate_cli_reference.py
-	$(BIN)/python tools/generate_man_page.py
-	$(BIN)/python tools/generate_doctor_reference.py
-	$(BIN)/python tools/generate_reference.py
-	$(BIN)/python tools/generate_api_review.py
-	$(BIN)/python tools/generate_rights_reference.py
+	$(BIN)/python -m tools.generate_cli_reference
+	$(BIN)/python -m tools.generate_man_page
+	$(BIN)/python -m tools.generate_doctor_reference
+	$(BIN)/python -m tools.generate_reference
+	$(BIN)/python -m tools.generate_api_review
+	$(BIN)/python -m tools.generate_rights_reference
 	$(BIN)/python -m tools.release.licences
 
 clean:  ## Remove what was built here

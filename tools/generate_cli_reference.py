@@ -1,7 +1,7 @@
 """Writes docs/reference/cli.md from the commands themselves: help texts, exit codes, error codes.
 
-python tools/generate_cli_reference.py           write the page
-python tools/generate_cli_reference.py --check   exit with 1 when the page is not up to date
+python -m tools.generate_cli_reference           write the page
+python -m tools.generate_cli_reference --check   exit with 1 when the page is not up to date
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path
 os.environ.update(COLUMNS="88", LINES="24", NO_COLOR="1")
 
 from click import Context, Group
+from tools.generated import write_or_check
 
 from fairlead.cli.app import PROGRAM, SECTIONS, cli
 from fairlead.cli.script.slurm_names import COMMANDS
@@ -23,7 +24,7 @@ from fairlead.input.errors import Code, Exit
 from fairlead.member import srun_options
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "cli.md"
-COMMAND = "python tools/generate_cli_reference.py"
+COMMAND = "python -m tools.generate_cli_reference"
 
 
 def help_text(name: str) -> str:
@@ -165,15 +166,7 @@ def errors() -> list[str]:
 
 def main(arguments: list[str]) -> int:
     """Write or check the page."""
-    text = page()
-    if "--check" in arguments:
-        if PAGE.exists() and PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print(f"{PAGE} is not up to date; run: {COMMAND}")
-        return 1
-    PAGE.parent.mkdir(parents=True, exist_ok=True)
-    PAGE.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check({PAGE: page()}, COMMAND, arguments)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Write the CRDs of our own kinds to `deploy/crds/`, one YAML file each.
 
-    python tools/generate_crds.py [DIRECTORY]
+    python -m tools.generate_crds [--check]
 
 The manifests come from `fairlead.api.schema.crd`; this file only turns them into text, always the
 same text for the same manifest. `tests/golden/test_crds.py` fails when the checked-in files differ.
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tools.generated import write_or_check
 
 from fairlead.api.schema import crd
 
@@ -33,14 +34,11 @@ def files() -> dict[str, str]:
     return {f"{m['metadata']['name']}.yaml": render(m) for m in crd.manifests()}
 
 
-def main(arguments: list[str]) -> None:
-    """Write all files into the directory, by default `deploy/crds`."""
-    directory = Path(arguments[0]) if arguments else DIRECTORY
-    directory.mkdir(parents=True, exist_ok=True)
-    for name, text in files().items():
-        (directory / name).write_text(text, encoding="utf-8")
-        sys.stdout.write(f"{directory / name}\n")
+def main(arguments: list[str]) -> int:
+    """Write or check the files."""
+    made = {DIRECTORY / name: text for name, text in files().items()}
+    return write_or_check(made, crd.COMMAND, arguments)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    sys.exit(main(sys.argv[1:]))

@@ -1,7 +1,7 @@
 """Writes the pages of the checks and of the alerts in docs/reference from their tables.
 
-python tools/generate_doctor_reference.py           write the pages
-python tools/generate_doctor_reference.py --check   exit with 1 when a page is not up to date
+python -m tools.generate_doctor_reference           write the pages
+python -m tools.generate_doctor_reference --check   exit with 1 when a page is not up to date
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from tools.generated import write_or_check
+
 from fairlead.doctor.check import Check
 from fairlead.doctor.monitoring.alerts import ALERTS_PAGE, CHECKS_PAGE, OWN
 from fairlead.doctor.output.text import number
 from fairlead.doctor.registry import CHECKS
 
 DIRECTORY = Path(__file__).parents[1] / "docs" / "reference"
-COMMAND = "python tools/generate_doctor_reference.py"
+COMMAND = "python -m tools.generate_doctor_reference"
 
 
 def limits(check: Check) -> str:
@@ -65,15 +67,7 @@ def alerts_page() -> str:
 def main(arguments: list[str]) -> int:
     """Write or check the pages."""
     pages = {DIRECTORY / CHECKS_PAGE: page(), DIRECTORY / ALERTS_PAGE: alerts_page()}
-    if "--check" in arguments:
-        stale = [path for path, text in pages.items()
-                 if not path.exists() or path.read_text(encoding="utf-8") != text]  # fmt: skip
-        for path in stale:
-            print(f"{path} is not up to date; run: {COMMAND}")
-        return 1 if stale else 0
-    for path, text in pages.items():
-        path.write_text(text, encoding="utf-8")
-    return 0
+    return write_or_check(pages, COMMAND, arguments)
 
 
 if __name__ == "__main__":

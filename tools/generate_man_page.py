@@ -1,7 +1,7 @@
 """Writes src/man/fairlead.1 from the commands themselves; the wheel puts it where man looks.
 
-python tools/generate_man_page.py           write the page
-python tools/generate_man_page.py --check   exit with 1 when the page is not up to date
+python -m tools.generate_man_page           write the page
+python -m tools.generate_man_page --check   exit with 1 when the page is not up to date
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from pathlib import Path
 os.environ.update(COLUMNS="88", LINES="24", NO_COLOR="1")
 
 import click
+from tools.generated import write_or_check
 
 from fairlead import __version__
 from fairlead.cli.app import PROGRAM, SECTIONS, cli
 from fairlead.input.errors import Exit
 
 PAGE = Path(__file__).parents[1] / "src" / "man" / "fairlead.1"
-COMMAND = "python tools/generate_man_page.py"
+COMMAND = "python -m tools.generate_man_page"
 ENVIRONMENT = {
     "FAIRLEAD_KUBECONFIG": "Kubeconfig of the cluster; wins over everything but --kubeconfig.",
     "FAIRLEAD_DATA": "Data directory of fairlead up; by default ~/.local/share/fairlead.",
@@ -97,14 +98,7 @@ def lines() -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """Write or check the page."""
-    page = "".join(f"{line}\n" for line in lines())
-    if "--check" not in arguments:
-        PAGE.parent.mkdir(parents=True, exist_ok=True)
-        PAGE.write_text(page, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != page:
-        print(f"{PAGE} is not up to date; run: {COMMAND}")
-        return 1
-    return 0
+    return write_or_check({PAGE: "".join(f"{line}\n" for line in lines())}, COMMAND, arguments)
 
 
 if __name__ == "__main__":

@@ -436,14 +436,14 @@ def test_json_of_a_job_is_complete() -> None:
 @pytest.mark.parametrize(
     "tool",
     [
-        "generate_cli_reference.py",
-        "generate_api_review.py",
-        "generate_reference.py",
-        "generate_rights_reference.py",
-        "generate_man_page.py",
+        "generate_cli_reference",
+        "generate_api_review",
+        "generate_reference",
+        "generate_rights_reference",
+        "generate_man_page",
     ],
 )
 def test_the_reference_pages_are_up_to_date(tool: str) -> None:
-    result = subprocess.run([sys.executable, f"tools/{tool}", "--check"],
+    result = subprocess.run([sys.executable, "-m", f"tools.{tool}", "--check"],
                             cwd=ROOT, capture_output=True, text=True, check=False)  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr

@@ -15,6 +15,7 @@ from importlib.metadata import PackageMetadata, PackageNotFoundError, metadata
 from pathlib import Path
 
 from packaging.requirements import Requirement
+from tools.generated import write_or_check
 
 ROOT = Path(__file__).resolve().parents[2]
 LOCK = ROOT / "requirements" / "run.lock"
@@ -104,13 +105,7 @@ def main(arguments: list[str]) -> int:
     if refused:
         print(f"licences that are not allowed: {', '.join(refused)}")
         return 2
-    text = page()
-    if "--check" not in arguments:
-        PAGE.write_text(text, encoding="utf-8")
-    elif not PAGE.exists() or PAGE.read_text(encoding="utf-8") != text:
-        print(f"{PAGE} is not up to date; run: {COMMAND}")
-        return 1
-    return 0
+    return write_or_check({PAGE: page()}, COMMAND, arguments)
 
 
 if __name__ == "__main__":

@@ -182,7 +182,7 @@ def test_an_object_that_cannot_be_listed_is_unknown_and_not_empty() -> None:
 
 def test_the_reference_page_is_up_to_date() -> None:
     result = subprocess.run(
-        [sys.executable, "tools/generate_doctor_reference.py", "--check"],
+        [sys.executable, "-m", "tools.generate_doctor_reference", "--check"],
         cwd=ROOT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert result.returncode == 0, result.stdout + result.stderr

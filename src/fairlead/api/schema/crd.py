@@ -25,7 +25,7 @@ from fairlead.api.meta import Wire
 from fairlead.api.schema.builtin_schemas import API_VERSION, KIND
 from fairlead.api.schema.crd_schema import Generator
 
-COMMAND = "python tools/generate_crds.py"
+COMMAND = "python -m tools.generate_crds"
 
 
 def manifests() -> list[dict[str, Any]]:
