@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import grimp
-from tests.tidy.sources import ROOT
+from tests.tidy.sources import ROOT, SOURCE, tree
+
+FOLDER = "fairlead.controllers"
+#: Runs as well, and is a part of a controller: `UseKeeper` asks it.
+PART = f"{FOLDER}.use_samples"
 
 
 def test_the_import_contracts_hold() -> None:
@@ -36,3 +41,44 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     graph.add_import(importer="fairlead.api.names", imported="fairlead.decide.reasons")
     graph.add_import(importer="fairlead.decide.reasons", imported="fairlead.api.names")
     assert len(circle_of(graph)) == 3, "a planted circle is found"
+
+
+def has_running_class(module: str) -> bool:
+    """True for a module with a class that acts (`perform`) or runs beside others (`run`)."""
+    found = tree(SOURCE / "controllers" / f"{module.rpartition('.')[2]}.py").body
+    classes = [each for each in found if isinstance(each, ast.ClassDef)]
+    methods = {each.name for one in classes for each in one.body
+               if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}  # fmt: skip
+    return not methods.isdisjoint(("perform", "run"))
+
+
+def controllers_of(graph: grimp.ImportGraph) -> list[str]:
+    """Return the controllers: what runs, and is put together by the modules of `app`."""
+    return [
+        module
+        for module in sorted(graph.find_children(FOLDER) - {PART})
+        if any(each.startswith("fairlead.app.")
+               for each in graph.find_modules_that_directly_import(module))
+        and has_running_class(module)
+    ]  # fmt: skip
+
+
+def meetings(graph: grimp.ImportGraph) -> list[tuple[str, str]]:
+    """Return which controllers reach which others through imports."""
+    all_of = controllers_of(graph)
+    return [
+        (importer, imported)
+        for importer in all_of
+        for imported in all_of
+        if importer != imported and graph.chain_exists(importer, imported)
+    ]
+
+
+def test_controllers_meet_only_through_api_objects() -> None:
+    graph = grimp.build_graph("fairlead", cache_dir=None)
+    names = {module.rpartition(".")[2] for module in controllers_of(graph)}
+    assert {"scheduler", "jobs", "balloons", "idle", "logs", "unreachable_nodes"} <= names
+    assert meetings(graph) == []
+    used, planted = f"{FOLDER}.job_writer", f"{FOLDER}.idle"
+    graph.add_import(importer=used, imported=planted)
+    assert (f"{FOLDER}.scheduler", planted) in meetings(graph), "a planted way is found"
