@@ -43,11 +43,11 @@ from fairlead.decide.fleet.actions import (
     CallLaunch,
     CreateFleet,
     DeleteNode,
-    HoldPool,
     Mark,
     NodeAction,
     PoolAction,
     RestartMachine,
+    SetPoolFinalizer,
     Terminate,
     WriteFleet,
     WritePool,
@@ -203,7 +203,7 @@ class FleetController:
         if change.new is None:
             self._providers.forget(change.key[1])
             self._memory.own_launches.pop(change.key[1], None)
-            self._memory.not_held.discard(change.key[1])
+            self._memory.without_finalizer.discard(change.key[1])
             self._memory.counted.discard(change.key[1])
             self._records.forget(change.key[1])
             self._faults.pop(change.key[1], None)
@@ -361,7 +361,7 @@ class FleetController:
                 written = await self._write_pool(pool, status)
                 self._records.note(NODE_POOLS, pool.metadata, decided)
                 return written
-            case HoldPool(pool):
+            case SetPoolFinalizer(pool):
                 return await self._objects.set_finalizers(
                     NODE_POOLS, pool.metadata, action.finalizers
                 )
@@ -467,8 +467,8 @@ class FleetController:
 
     def failed(self, action: Action, error: ApiError) -> None:
         """An answer that no retry can mend; the next decisions come back to it."""
-        if isinstance(action, HoldPool) and action.is_held:
-            self._memory.not_held.add(action.pool.metadata.name)
+        if isinstance(action, SetPoolFinalizer) and action.has_finalizer:
+            self._memory.without_finalizer.add(action.pool.metadata.name)
             self._log.warning(
                 "A node pool cannot be held, so its machines may stay without a word",
                 pool=action.pool.metadata.name, error=str(error),

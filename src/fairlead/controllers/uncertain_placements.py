@@ -5,7 +5,7 @@ compare-and-swap on one version of one job: it can succeed exactly as long as th
 version, whatever is written on *other* jobs. If its room were given to another gang, both could
 succeed.
 
-So the room stays reserved until the mirror shows the job at another version, or its deletion: then
+So the room stays booked until the mirror shows the job at another version, or its deletion: then
 the placement either shows or has become impossible. Until then the same write is repeated, by the
 loop within its cycle and whenever the loop retries the job. Any answer settles it: a success
 changes the job's version, a conflict says that the version has changed. Where a node of the
@@ -13,7 +13,7 @@ placement takes no more pods meanwhile, it is not repeated: a verdict that says 
 instead, which changes the version as well.
 
 The writes of a scheduler that crashed are as uncertain, answered or not: the barrier that waited
-for them went with it. The next one in the process reserves their room, too.
+for them went with it. The next one in the process books their room, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fairlead.decide.verdict import ObjectKey, Verdict
 
 
 class UncertainPlacements:
-    """The placements whose outcome is unknown; their room is reserved in the state."""
+    """The placements whose outcome is unknown; their room is booked in the state."""
 
     def __init__(
         self,
@@ -47,41 +47,41 @@ class UncertainPlacements:
         self._state = state
         self._usable = usable
         self._sent = sent
-        self._reserved: dict[ObjectKey, None] = {}
+        self._booked: dict[ObjectKey, None] = {}
         #: Those to be sent again in the next decision.
         self._due: dict[ObjectKey, None] = {}
         for key, action in list(sent.items()):
             entry = state.jobs.get(key)
-            self._reserve(key, action)
+            self._book(key, action)
             self.repeat(key)
             self.seen(key, entry.job if entry is not None else None)
 
     def __len__(self) -> int:
         """Return how many placements wait for their answer."""
-        return len(self._reserved)
+        return len(self._booked)
 
     def __contains__(self, key: ObjectKey) -> bool:
-        return key in self._reserved
+        return key in self._booked
 
     def send(self, action: PlaceJob) -> None:
         """Note a placement before it is written."""
         self._sent[action.job.metadata.key] = action
 
     def failed(self, action: PlaceJob, error: ApiError) -> None:
-        """Reserve the room of a placement if the error leaves its outcome open, else forget it."""
+        """Book the room of a placement if the error leaves its outcome open, else forget it."""
         key = action.job.metadata.key
-        if key not in self._sent or key in self._reserved:
-            return  # seen, or reserved before
+        if key not in self._sent or key in self._booked:
+            return  # seen, or booked before
         entry = self._state.jobs.get(key)
         is_open = entry is not None and _is_same(entry.job, action.job)
         if is_open and may_come_late(error):
-            self._reserve(key, action)
+            self._book(key, action)
         else:
             del self._sent[key]
 
-    def _reserve(self, key: ObjectKey, action: PlaceJob) -> None:
-        self._reserved[key] = None
-        self._state.reserve_uncertain(action.job, action.placement)
+    def _book(self, key: ObjectKey, action: PlaceJob) -> None:
+        self._booked[key] = None
+        self._state.book_uncertain(action.job, action.placement)
 
     def seen(self, key: ObjectKey, job: Job | None) -> None:
         """Release what the job, as it is now, has made impossible or shows; None: it is gone."""
@@ -90,9 +90,9 @@ class UncertainPlacements:
             return
         del self._sent[key]
         self._due.pop(key, None)
-        if key in self._reserved:
-            del self._reserved[key]
-            self._state.release_uncertain(key)
+        if key in self._booked:
+            del self._booked[key]
+            self._state.unbook_uncertain(key)
 
     def repeat(self, key: ObjectKey) -> None:
         """Let the next decision send it again, or what settles it."""

@@ -99,7 +99,7 @@ class ClusterState:
         #: Rises with each change of `JobEntry.ends_at`.
         self.ends_version = 0
         self._forfeits: dict[JobKey, Forfeit] = {}
-        self._uncertain: dict[JobKey, Placement] = {}  # what `reserve_uncertain` was called with
+        self._uncertain: dict[JobKey, Placement] = {}  # what `book_uncertain` was called with
         #: Some node has a maintenance window or is reserved: it matters how long jobs may run.
         self._has_windows = False
         self._reserved: tuple[NodeReservation, ...] = ()
@@ -207,7 +207,7 @@ class ClusterState:
 
     def _versions(self, namespace: str) -> tuple[int, int, int]:
         """Return what rises when a pod of a namespace matters to decisions besides what it uses."""
-        held = self.ledger.held.version(namespace) if namespace in self.quotas else 0
+        held = self.ledger.held_places.version(namespace) if namespace in self.quotas else 0
         return (self.terms.version, self.pools.version, held)
 
     def _hold(self, owner: tuple[str, JobKey], terms: tuple[Term, ...]) -> None:
@@ -342,7 +342,7 @@ class ClusterState:
         if key in self._forfeits and self._forfeits[key].is_over(job):
             del self._forfeits[key]
         if key in self._uncertain and before is not None and before.gang is not gang:
-            self._book_uncertain(entry, self._uncertain[key])  # rules about pods are new
+            self._book_placement(entry, self._uncertain[key])  # rules about pods are new
         self._claim(key, entry)
         self._notify(key, entry)
 
@@ -403,27 +403,27 @@ class ClusterState:
         reaches = read_claims(self.volumes, self.devices, job)
         return self._gang_of(job, self._priority_of(job), team, reaches)
 
-    def reserve_uncertain(self, job: Job, placement: Placement) -> bool:
-        """Reserve a placement whose write has an unknown outcome, beside what the job has.
+    def book_uncertain(self, job: Job, placement: Placement) -> bool:
+        """Book a placement whose write has an unknown outcome, beside what the job has.
 
-        Its nodes count as the team's until `release_uncertain`. False: no such job, or unreadable.
+        Its nodes count as the team's until `unbook_uncertain`. False: no such job, or unreadable.
         """
         entry = self.jobs.get(job.metadata.key)
         if entry is None or isinstance(entry.gang, InvalidGang):
             return False
         self._uncertain[job.metadata.key] = placement
-        self._book_uncertain(entry, placement)
+        self._book_placement(entry, placement)
         self._claim(job.metadata.key, entry)
         return True
 
-    def _book_uncertain(self, entry: JobEntry, placement: Placement) -> None:
+    def _book_placement(self, entry: JobEntry, placement: Placement) -> None:
         if not isinstance(entry.gang, InvalidGang):
-            self.ledger.reserve_uncertain(claim_of(entry.job, entry.gang, placement))
+            self.ledger.book_uncertain(claim_of(entry.job, entry.gang, placement))
 
-    def release_uncertain(self, key: JobKey) -> None:
-        """End what `reserve_uncertain` began."""
+    def unbook_uncertain(self, key: JobKey) -> None:
+        """End what `book_uncertain` began."""
         self._uncertain.pop(key, None)
-        self.ledger.release_uncertain(key)
+        self.ledger.unbook_uncertain(key)
         if key in self.jobs:
             self._claim(key, self.jobs[key])
 

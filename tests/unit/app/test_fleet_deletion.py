@@ -12,7 +12,7 @@ from fairlead.api import names
 from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.controllers.fleet import FleetController
-from fairlead.decide.fleet.actions import Action, HoldPool
+from fairlead.decide.fleet.actions import Action, SetPoolFinalizer
 from fairlead.model.inventory.spares import is_spare
 from fairlead.runtime.barrier import Written
 from fairlead.sim.loop import run
@@ -72,7 +72,7 @@ def test_a_pool_is_acted_on_where_the_controllers_may_not_put_the_finalizer(
     perform = FleetController.perform
 
     async def refuse(controller: FleetController, action: Action) -> Written | None:
-        if isinstance(action, HoldPool):
+        if isinstance(action, SetPoolFinalizer):
             raise Forbidden("cannot patch nodepools")
         return await perform(controller, action)
 

@@ -43,8 +43,8 @@ TAKE_NOTHING = {
     "CreatePodGroup", "DeleteShared", "AddFinalizer",
     "WarnIdle", "ReportIdle", "ClearIdle", "WriteArrayStatus", "CreateElement", "DeleteElement",
     "SuspendElement", "PrioritizeElement", "DeleteArray", "CreateFleet", "DeleteReport", "Note",
-    "LiftTaint", "CreateTest", "BeginTest", "SetTest", "DeleteTestPod", "DeleteTest", "HoldPool",
-    "Unmark", "Admit", "AwaitTurn", "SetSpare", "Announce", "DeleteNode", "PublishTeams",
+    "LiftTaint", "CreateTest", "BeginTest", "SetTest", "DeleteTestPod", "DeleteTest",
+    "SetPoolFinalizer", "Unmark", "Admit", "AwaitTurn", "SetSpare", "Announce", "DeleteNode", "PublishTeams",
     "SetOwner", "WriteTeamStatus", "AddTolerations", "ReportIntruder",
 }  # fmt: skip
 

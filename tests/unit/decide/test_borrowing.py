@@ -154,11 +154,11 @@ def test_a_place_that_a_job_may_have_got_counts_against_the_limits_of_its_team()
     jobs = [make_job(f"j{i}", namespace="b") for i in range(2)]
     limited = make_team("b", borrow_limit_nodes=1)
     state = state_of([node("n0", "a"), node("n1", "a")], [A, limited], jobs)
-    state.reserve_uncertain(jobs[0], make_placement(["n0"]))
+    state.book_uncertain(jobs[0], make_placement(["n0"]))
     state.cluster.team_changed("b", limited)
     assert placed(state) == {}
     assert (state.cluster.uses.borrowed["b"], state.cluster.uses.lent["a"]) == (1, 1)
-    state.release_uncertain(jobs[0].metadata.key)
+    state.unbook_uncertain(jobs[0].metadata.key)
     assert state.cluster.uses.borrowed["b"] == 0
     assert len(placed(state)) == 1
 

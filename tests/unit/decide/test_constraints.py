@@ -110,10 +110,10 @@ def test_the_port_of_a_pod_is_held_whatever_its_other_rules_say() -> None:
 def test_a_rule_that_is_new_counts_for_a_place_that_another_job_may_have_got() -> None:
     sent = small("sent", pod_labels={"app": "x"})
     state = PlacementState.of(make_nodes(2), [sent])
-    state.reserve_uncertain(sent, make_placement(["node-0000"]))
+    state.book_uncertain(sent, make_placement(["node-0000"]))
     state.cluster.job_changed(small("shy", affinity=make_anti_affinity(app="x")))
     assert placed(state) == {"shy": ["node-0001"]}
-    state.release_uncertain(sent.metadata.key)
+    state.unbook_uncertain(sent.metadata.key)
     assert placed(state) == {"sent": ["node-0000"]}
 
 

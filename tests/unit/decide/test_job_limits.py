@@ -140,9 +140,9 @@ def test_a_user_who_preempts_gets_no_more_places_than_its_limit() -> None:
 def test_an_uncertain_placement_counts_against_the_limits() -> None:
     jobs = [job("one"), job("two")]
     state = state_of(limited(users=JobLimits(gpus=8)), jobs)
-    state.reserve_uncertain(jobs[0], make_placement(["n-0000"]))
+    state.book_uncertain(jobs[0], make_placement(["n-0000"]))
     assert settle(state) == []
-    state.release_uncertain(jobs[0].metadata.key)
+    state.unbook_uncertain(jobs[0].metadata.key)
     assert len(settle(state)) == 1
 
 

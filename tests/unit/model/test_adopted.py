@@ -88,7 +88,7 @@ def test_a_placement_whose_write_is_uncertain_is_booked_beside_seats_that_are_gi
     key, table = job.metadata.key, state.table
     before = table.used.copy()
     sent = make_placement(("n0", "n2", "n2"), attempt=2)
-    assert state.reserve_uncertain(state.jobs[key].job, sent)
+    assert state.book_uncertain(state.jobs[key].job, sent)
     assert state.ledger.uncertain_nodes(key) == {"n0", "n2"}
-    state.release_uncertain(key)
+    state.unbook_uncertain(key)
     assert (table.used == before).all()

@@ -332,15 +332,15 @@ def test_room_that_a_job_may_have_got_is_kept_beside_what_it_has_and_given_back_
     before = [gpus_used(state, name) for name in names]
     placed = make_job("a", count=2, placement=make_placement(names[:2]))
     state.cluster.job_changed(placed)
-    state.reserve_uncertain(placed, make_placement([names[0], names[2]], attempt=2))
+    state.book_uncertain(placed, make_placement([names[0], names[2]], attempt=2))
     assert [gpus_used(state, name) for name in names] == [8, 8, 8, 0]
     assert room(state, make_job("b")) == {names[3]: 1}
     assert placed.metadata.key in state.write_blocked
-    state.reserve_uncertain(placed, make_placement([names[3], names[1]], attempt=2))
+    state.book_uncertain(placed, make_placement([names[3], names[1]], attempt=2))
     assert [gpus_used(state, name) for name in names] == [8, 8, 0, 8]
     assert [claim.key for claim in state.cluster.ledger.claims_by_size()] == [placed.metadata.key]
-    state.release_uncertain(placed.metadata.key)
-    state.release_uncertain(placed.metadata.key)
+    state.unbook_uncertain(placed.metadata.key)
+    state.unbook_uncertain(placed.metadata.key)
     state.cluster.job_changed(make_job("a", count=2))
     assert [gpus_used(state, name) for name in names] == before
     assert not state.write_blocked
@@ -351,7 +351,7 @@ def test_a_job_that_may_have_got_its_place_keeps_no_nominated_one_until_that_is_
     job = make_job("a", status={"nomination": places})
     state = PlacementState.of(make_nodes(2), [job])
     assert [gpus_used(state, name) for name in ("node-0000", "node-0001")] == [8, 0]
-    state.reserve_uncertain(job, make_placement(["node-0001"]))
+    state.book_uncertain(job, make_placement(["node-0001"]))
     assert [gpus_used(state, name) for name in ("node-0000", "node-0001")] == [0, 8]
-    state.release_uncertain(job.metadata.key)
+    state.unbook_uncertain(job.metadata.key)
     assert [gpus_used(state, name) for name in ("node-0000", "node-0001")] == [8, 0]

@@ -16,7 +16,7 @@ GPU = "nvidia.com/gpu"
 def test_places_count_until_pods_ask_for_as_much_and_again_once_they_have_ended() -> None:
     placement = make_placement(["node-0000", "node-0001"])
     state = ClusterState.of(make_nodes(2), [make_job("a", count=2, gpus=2, placement=placement)])
-    held = state.ledger.held
+    held = state.ledger.held_places
     key = ("default", "a")
     assert held.of("default")[key][GPU] == 4
     version = held.version("default")
@@ -70,6 +70,6 @@ def test_it_is_the_same_in_any_order_of_events() -> None:
         for (of, _), gpus in pods.items():
             asked[of] += gpus
         expected = {name: 4 - asked[name] for name in placed if asked[name] < 4}
-        held = state.ledger.held.of("default").items()
-        assert state.ledger.held.places("default").get(GPU, 0) == 4 * len(placed)
+        held = state.ledger.held_places.of("default").items()
+        assert state.ledger.held_places.places("default").get(GPU, 0) == 4 * len(placed)
         assert {key[1]: left[GPU] for key, left in held if GPU in left} == expected

@@ -483,15 +483,15 @@ class NodePool(Wire, frozen=True):
         return self.metadata.deletion_timestamp is not None
 
     @property
-    def is_held(self) -> bool:
-        """True when it stays until it is said or done what becomes of its machines."""
+    def has_finalizer(self) -> bool:
+        """True where the finalizer keeps it until it is known what becomes of its machines."""
         return names.POOL_FINALIZER in self.metadata.finalizers
 
     @property
     def is_draining(self) -> bool:
         """True when the pool is deleted and its machines are to go. In dry run none goes."""
         is_asked = self.spec.deletion_policy is DeletionPolicy.DRAIN
-        is_possible = self.spec.mode is PoolMode.ACTIVE and self.is_held
+        is_possible = self.spec.mode is PoolMode.ACTIVE and self.has_finalizer
         return self.is_deleted and is_asked and is_possible and not self.is_external
 
     @property

@@ -167,7 +167,7 @@ def _gathering(group: GroupContext) -> Decision[Action]:
             return _refuse(group, read_at)
     if not follows_from(job, census):
         return _replace(job, "its roles say more than its pods")
-    if census.is_held:
+    if census.is_gated_by_others:
         return _refuse(group, None)
     not_before = parse_time(job.status.restart_at) if job.status.restart_at else group.now
     if group.now < not_before:
@@ -202,7 +202,7 @@ def _refuse(group: GroupContext, wake_at: float | None) -> Decision[Action]:
     else:
         present = len(census.gated) + len(census.done)
         facts |= {"members_present": present, "members": count}
-        is_held = census.is_held and present >= count
+        is_held = census.is_gated_by_others and present >= count
         verdict = Verdict(Reason.GROUP_HELD if is_held else Reason.GROUP_INCOMPLETE, facts)
     draft = with_done(group.draft, census).not_admitted(verdict.reason, verdict.message)
     counts = MemberCounts(job.member_count, len(census.gated), len(census.strays))
@@ -248,7 +248,7 @@ def _queued(group: GroupContext) -> Decision[Action]:
     if census.released and status.placement is None:
         text = "no replacement was found for the nodes that it lost"
         return Decision(wait_again(group, EndReason.PLACEMENT_LOST, text))
-    if not census.released and (census.is_held or not is_whole(job, census)):
+    if not census.released and (census.is_gated_by_others or not is_whole(job, census)):
         return _refuse(group, None)  # the scheduler gives back what it may have found
     draft = with_done(group.draft, census)
     if job.spec.suspend or job.spec.cancel:

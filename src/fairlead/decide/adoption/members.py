@@ -77,7 +77,7 @@ class GroupMember:
         return not self.pod.is_terminal and self.pod.metadata.deletion_timestamp is None
 
     @property
-    def is_held(self) -> bool:
+    def is_gated_by_others(self) -> bool:
         """True while the gate of another controller holds it, whether ours does or not."""
         return any(gate.name != names.GANG_GATE for gate in self.pod.spec.scheduling_gates)
 
@@ -235,9 +235,9 @@ class MemberCensus:
     left_out: dict[str, int] = field(default_factory=dict[str, int])
 
     @property
-    def is_held(self) -> bool:
+    def is_gated_by_others(self) -> bool:
         """True while another controller has not let all members in: it may yet change them."""
-        return any(member.is_held for member in self.gated)
+        return any(member.is_gated_by_others for member in self.gated)
 
     @property
     def is_empty(self) -> bool:

@@ -183,7 +183,7 @@ def _seat(group: GroupContext, places: Mapping[Seat, str]) -> _Seating:
     roles = roles_by_shape(group.job)
     rest: list[tuple[GroupMember, str]] = []
     for member in group.census.gated:
-        if member.is_held:
+        if member.is_gated_by_others:
             continue
         role = roles.get((member.membership.role, member.shape))
         index = member.membership.index

@@ -98,7 +98,7 @@ def _state(snapshot: Snapshot) -> PlacementState:
     state = PlacementState(cluster, contain=_leave_out if contains else None)
     for key, placement in carried.uncertain:
         if key in cluster.jobs:
-            state.reserve_uncertain(cluster.jobs[key].job, placement)
+            state.book_uncertain(cluster.jobs[key].job, placement)
     state.kept_since.update(carried.kept_since)
     state.write_blocked.update(dict.fromkeys(carried.write_blocked))
     return state

@@ -34,16 +34,16 @@ class WritePool(PoolAction):
 
 
 @dataclass(frozen=True, slots=True)
-class HoldPool(PoolAction):
+class SetPoolFinalizer(PoolAction):
     """Put the finalizer on a pool, or take it off."""
 
-    is_held: bool
+    has_finalizer: bool
 
     @property
     def finalizers(self) -> list[str]:
         """All finalizers of the pool afterwards."""
         others = [f for f in self.pool.metadata.finalizers if f != names.POOL_FINALIZER]
-        return [*others, names.POOL_FINALIZER] if self.is_held else others
+        return [*others, names.POOL_FINALIZER] if self.has_finalizer else others
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +127,6 @@ class DeleteNode(NodeAction):
 
 
 Action: TypeAlias = (
-    WritePool | HoldPool | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark | Admit
-    | AwaitTurn | SetSpare | Announce | BeginMaintenance | RestartMachine | DeleteNode
+    WritePool | SetPoolFinalizer | CreateFleet | WriteFleet | CallLaunch | Terminate | Mark | Unmark
+    | Admit | AwaitTurn | SetSpare | Announce | BeginMaintenance | RestartMachine | DeleteNode
 )  # fmt: skip

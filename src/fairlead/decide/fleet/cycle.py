@@ -51,7 +51,7 @@ from fairlead.decide.fleet.decisions import (
 from fairlead.decide.fleet.deletion import (
     drained,
     ending,
-    hold_of,
+    finalizer_of,
     is_kept,
     release_of,
     to_drain,
@@ -456,7 +456,7 @@ class _Cycle:
     def _write_pool(
         self, plan: PoolPlan, findings: Sequence[SightFinding], rulings: Sequence[Ruling]
     ) -> None:
-        hold = hold_of(plan.census, self.memory)
+        hold = finalizer_of(plan.census, self.memory)
         if hold is not None:  # its write comes first: the status is decided with the next version
             self.actions.append(hold)
             return

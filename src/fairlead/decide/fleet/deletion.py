@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fairlead.api.cluster.fleet import FleetStatus
 from fairlead.api.cluster.node_pool import NodePool, PoolDecision, ScaleDown
-from fairlead.decide.fleet.actions import HoldPool
+from fairlead.decide.fleet.actions import SetPoolFinalizer
 from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.decisions import Facts
 from fairlead.decide.fleet.view import FleetMemory, FleetView
@@ -51,15 +51,16 @@ def is_kept(pool: NodePool) -> bool:
     return pool.is_deleted and not pool.is_draining and not pool.is_external
 
 
-def hold_of(census: PoolCensus, memory: FleetMemory) -> HoldPool | None:
-    """Return that a pool is to be held before it is acted on, or not any longer; else None."""
+def finalizer_of(census: PoolCensus, memory: FleetMemory) -> SetPoolFinalizer | None:
+    """Return that the finalizer is put on a pool before it is acted on, or taken off; else None."""
     pool = census.view.pool
-    if pool.is_external or pool.is_held == (not pool.is_deleted):
+    if pool.is_external or pool.has_finalizer == (not pool.is_deleted):
         return None
     if not pool.is_deleted:
-        return None if census.view.name in memory.not_held else HoldPool(pool, is_held=True)
-    if pool.is_held and _is_over(census):
-        return HoldPool(pool, is_held=False)
+        may_not = census.view.name in memory.without_finalizer
+        return None if may_not else SetPoolFinalizer(pool, has_finalizer=True)
+    if pool.has_finalizer and _is_over(census):
+        return SetPoolFinalizer(pool, has_finalizer=False)
     return None
 
 
@@ -79,7 +80,7 @@ def release_of(census: PoolCensus, at: str) -> PoolDecision | None:
     where it is said already.
     """
     pool, error = census.view.pool, census.view.error
-    if not (is_kept(pool) and pool.is_held) or _is_over(census):
+    if not (is_kept(pool) and pool.has_finalizer) or _is_over(census):
         return None
     is_listed = census.view.inventory is not None
     if not (is_listed and not census.leaving) and not error:

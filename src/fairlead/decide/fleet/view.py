@@ -135,7 +135,7 @@ class FleetMemory:
     #: The launches of each pool whose record this process wrote: it may send these.
     own_launches: dict[str, tuple[Launch, ...]] = field(default_factory=dict)
     #: Pools on which the finalizer may not be put: they are acted on without.
-    not_held: set[str] = field(default_factory=set[str])
+    without_finalizer: set[str] = field(default_factory=set[str])
     #: Pools of whose machines this process has had a complete list.
     counted: set[str] = field(default_factory=set[str])
     #: The latest decision, where it found nothing to do.

@@ -87,7 +87,7 @@ class LocalPod:
     @property
     def running(self) -> dict[str, Run]:
         """Return the runs that are alive, by container."""
-        return {t.spec.name: t.run for t in self._every if t.run is not None and t.run.is_held}
+        return {t.spec.name: t.run for t in self._every if t.run is not None and t.run.has_shim}
 
     def entered(self, container: str) -> tuple[Run, tuple[ContainerMount, ...]] | None:
         """Return the run of a container and its mounts; None when it does not run now."""
@@ -364,7 +364,7 @@ class LocalPod:
                 await self._start(track, launch)
             run = track.run
             assert run is not None
-            if run.is_held:
+            if run.has_shim:
                 await self._sync()
                 await run.wait()
             track.state = ended = self._outcome(track, run)

@@ -306,8 +306,8 @@ class Run:
         return lines[-1][:500] if lines else "no message"
 
     @property
-    def is_held(self) -> bool:
-        """True while this object holds a living or unreaped shim."""
+    def has_shim(self) -> bool:
+        """True while there is a living or unreaped shim."""
         return self._descriptor is not None
 
     async def wait(self) -> None:

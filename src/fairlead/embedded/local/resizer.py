@@ -85,7 +85,7 @@ class PodResizer:
         for track in tracks:
             name, run = track.spec.name, track.run
             before, after = (memory_limit(s, name) for s in (amounts.actual, amounts.allocated))
-            if before == after or run is None or not run.is_held:
+            if before == after or run is None or not run.has_shim:
                 continue
             changed[name] = run, after
             shim = run.shim_pid()

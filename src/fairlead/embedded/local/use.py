@@ -214,7 +214,7 @@ async def look_at(pods: Iterable[Used], now: Callable[[], float]) -> float:
     began = time.thread_time()
     by_pod: dict[PodLooks, dict[str, ProcessTreeUse]] = {}
     for pod, name, run, pid in looked:
-        if pid in measured and run.is_held:
+        if pid in measured and run.has_shim:
             by_pod.setdefault(pod.use, {})[name] = measured[pid]
     for use, found in by_pod.items():
         use.look(now(), found)

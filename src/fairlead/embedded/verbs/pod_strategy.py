@@ -178,7 +178,7 @@ def _check_added(context: Context, old: Obj, new: Obj) -> None:
     """
     before, after = old["spec"], new["spec"]
     own, known = (spec.get("tolerations") or [] for spec in (after, before))
-    if own == known or before.get("nodeName") or (_is_held(before) and not _is_held(after)):
+    if own == known or before.get("nodeName") or (_is_gated(before) and not _is_gated(after)):
         return
     _judge_team(context, new["metadata"], after, before=known)
 
@@ -195,7 +195,7 @@ def _judge_team(
         msgspec.convert(spec.get("tolerations") or [], tuple[core.Toleration, ...]),
         metadata.get("labels") or {}, teams, priority=spec.get("priority") or 0,
         namespace=namespace,
-        is_gated=_is_held(spec), node_team=node_team,
+        is_gated=_is_gated(spec), node_team=node_team,
         before=None if before is None else msgspec.convert(before, list[core.Toleration]),
     )  # fmt: skip
     if judged.refusal:
@@ -208,7 +208,7 @@ def _team_of(context: Context, node: str) -> str:
     return owner_of(record.typed(core.Node).spec.taints) if record is not None else ""
 
 
-def _is_held(spec: Obj) -> bool:
+def _is_gated(spec: Obj) -> bool:
     """True while our gate keeps a pod from being scheduled."""
     return any(gate.get("name") == GANG_GATE for gate in spec.get("schedulingGates") or ())
 

@@ -30,7 +30,7 @@ from fairlead.model.asks.neighbours import NO_RULES, Term, TermTable, rules_of_p
 from fairlead.model.asks.requests import CARRIED, Request, RequestError, RequestReader
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.holdings.claims import Claim, Member, Owner, owner_of_pod
-from fairlead.model.holdings.held_seats import HeldSeats
+from fairlead.model.holdings.held_places import HeldPlaces
 from fairlead.model.holdings.pod_use import PodUse, booked_amount, excess, fills, stranded_use
 from fairlead.model.inventory.nodes import Ints, NodeTable, Use, counted
 from fairlead.model.pools.grouping import controller_of
@@ -74,7 +74,7 @@ class Ledger:
         self._misplaced: Counter[Owner] = Counter()  # bound pods of a job that have no place
         self._unbound: Counter[Owner] = Counter()  # pods of a job that may still be bound
         self._beyond: Counter[Owner] = Counter()  # bound pods of a job that use more than its claim
-        self.held = HeldSeats()  # what jobs hold beyond their pods, which quotas do not count
+        self.held_places = HeldPlaces()  # beyond pods, which is what quotas do not count
 
     def claim(self, key: JobKey) -> Claim | None:
         """Return the claim of a job."""
@@ -97,7 +97,7 @@ class Ledger:
     def uses_of(self, key: JobKey) -> Iterator[Use]:
         """Yield what the claim of a job and its pods use.
 
-        That is the claim itself, a reservation of an uncertain placement, and what the job's pods
+        That is the claim itself, an uncertain placement, and what the job's pods
         use beyond the claim. Nothing for a job without a claim.
         """
         claim = self._claims.get(key)
@@ -147,12 +147,12 @@ class Ledger:
             self._places_of_claim.pop(key, None)
         return True
 
-    def reserve_uncertain(self, claim: Claim) -> None:
-        """Reserve a placement whose write has an unknown outcome, beside what the job has.
+    def book_uncertain(self, claim: Claim) -> None:
+        """Book a placement whose write has an unknown outcome, beside what the job has.
 
         It covers no pods, and it is no claim that the job could release.
         """
-        self.release_uncertain(claim.key)
+        self.unbook_uncertain(claim.key)
         had = self._claims[claim.key].places if claim.key in self._claims else {}
         new: dict[str, list[str]] = {}
         for (role, index), (node, _) in claim.places.items():
@@ -162,13 +162,13 @@ class Ledger:
         self._uncertain[claim.key] = Claim(claim.key, claim.uid, roles)
         self._book_claim(self._uncertain[claim.key], 1)
 
-    def release_uncertain(self, key: JobKey) -> None:
-        """Take back what `reserve_uncertain` booked for a job, if anything."""
+    def unbook_uncertain(self, key: JobKey) -> None:
+        """Take back what `book_uncertain` booked for a job, if anything."""
         if (held := self._uncertain.pop(key, None)) is not None:
             self._book_claim(held, -1)
 
     def uncertain_nodes(self, key: JobKey) -> frozenset[str]:
-        """Return the nodes that `reserve_uncertain` booked for a job."""
+        """Return the nodes that `book_uncertain` booked for a job."""
         held = self._uncertain.get(key)
         if held is None:
             return frozenset()
@@ -269,7 +269,7 @@ class Ledger:
         if use.leaves_at is not None:
             self._leaving[key] = None
         if use.owner is not None:
-            self.held.count_pod(use.owner, use.request, 1)
+            self.held_places.count_pod(use.owner, use.request, 1)
             self._pods_by_owner.setdefault(use.owner, {})[key] = None
             if not use.node:
                 _add(self._unbound, use.owner, 1)
@@ -290,7 +290,7 @@ class Ledger:
         self._book_pod(use, -1)
         if use.owner is None:
             return is_seen
-        self.held.count_pod(use.owner, use.request, -1)
+        self.held_places.count_pod(use.owner, use.request, -1)
         _discard(self._pods_by_owner, use.owner, key)
         if not use.node:
             _add(self._unbound, use.owner, -1)
@@ -363,7 +363,7 @@ class Ledger:
 
     def _index(self, claim: Claim, slots: Ints) -> None:
         self._claims[claim.key] = self._claims_by_owner[claim.owner] = claim
-        self.held.set_claim(claim, is_there=True)
+        self.held_places.set_claim(claim, is_there=True)
         self._slots_of_claim[claim.key] = slots
         entry = (claim.priority, claim.key)
         insort(self._by_size, claim.size_order)
@@ -373,7 +373,7 @@ class Ledger:
 
     def _unindex(self, claim: Claim) -> None:
         del self._claims[claim.key]
-        self.held.set_claim(claim, is_there=False)
+        self.held_places.set_claim(claim, is_there=False)
         self._claims_by_owner.pop(claim.owner, None)
         entry = (claim.priority, claim.key)
         self._by_size.pop(bisect_left(self._by_size, claim.size_order))

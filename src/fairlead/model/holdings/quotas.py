@@ -2,7 +2,7 @@
 
 The API server counts pod by pod, so a gang may have room for a part of it; here the whole gang is
 counted. It counts no place whose pod has ended or does not exist yet; here what the jobs of the
-namespace hold beyond their pods counts, too (`held_seats.py`). The answer is one-sided: where a
+namespace hold beyond their pods counts, too (`held_places.py`). The answer is one-sided: where a
 quota cannot be judged (scopes of other kinds, numbers that the server has not counted yet) it
 counts as wide enough, and the API server decides when the pods are created.
 Claims for devices count with the pods that they are made for.

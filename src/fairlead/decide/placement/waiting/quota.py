@@ -80,17 +80,17 @@ def excess_of(
 ) -> QuotaExcess | None:
     """Return the quota of its namespace that a job exceeds with a gang (`QuotaTable.excess`)."""
     cluster, namespace = taken.cluster, job.metadata.namespace
-    seats, held = cluster.ledger.held, _held(cluster, job.metadata.key)
-    amounts = seats.places(namespace)
-    version = (seats.version(namespace), cluster.devices.made_version)
+    all_held, held = cluster.ledger.held_places, _held(cluster, job.metadata.key)
+    amounts = all_held.places(namespace)
+    version = (all_held.version(namespace), cluster.devices.made_version)
     places = Places(version, held, amounts, taken.of(namespace))
     return cluster.quotas.excess(job, gang, {} if memos is None else memos, places)
 
 
 def _held(cluster: ClusterState, but: JobKey) -> Iterator[QuotaHolding]:
-    seats = cluster.ledger.held
-    beyond = seats.of(but[0])
-    for key in beyond if not cluster.devices.is_used else seats.jobs(but[0]):
+    all_held = cluster.ledger.held_places
+    beyond = all_held.of(but[0])
+    for key in beyond if not cluster.devices.is_used else all_held.jobs(but[0]):
         entry = cluster.jobs.get(key)
         if key == but or entry is None or isinstance(entry.gang, InvalidGang):
             continue

@@ -119,18 +119,18 @@ class PlacementState:
         due = self.releasable or self.repairable or self.preempted
         return not waiting and not due and not self.cluster.ledger.has_misplaced
 
-    def reserve_uncertain(self, job: Job, placement: Placement) -> None:
-        """Reserve a placement whose write has an unknown outcome, and leave the job alone.
+    def book_uncertain(self, job: Job, placement: Placement) -> None:
+        """Book a placement whose write has an unknown outcome, and leave the job alone.
 
-        Until `release_uncertain`.
+        Until `unbook_uncertain`.
         """
-        if self.cluster.reserve_uncertain(job, placement):
+        if self.cluster.book_uncertain(job, placement):
             self.write_blocked[job.metadata.key] = None
 
-    def release_uncertain(self, key: JobKey) -> None:
-        """End what `reserve_uncertain` began."""
+    def unbook_uncertain(self, key: JobKey) -> None:
+        """End what `book_uncertain` began."""
         self.write_blocked.pop(key, None)
-        self.cluster.release_uncertain(key)
+        self.cluster.unbook_uncertain(key)
 
     def recall(self, before: QueueEntry, group: EqualJobs | None) -> None:
         """Remember of a job, which is as it was in a group again, what was known of both."""

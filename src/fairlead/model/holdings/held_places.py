@@ -28,7 +28,7 @@ class _Counted(NamedTuple):
     left: dict[str, int]
 
 
-class HeldSeats:
+class HeldPlaces:
     """Fed by the ledger with each change of a claim and of a pod that belongs to a job.
 
     Claims and pods change by the thousand, and only namespaces with quotas are asked about: a
