@@ -26,8 +26,15 @@ from fairlead.api.kubernetes.volumes import PersistentVolume, PersistentVolumeCl
 from fairlead.api.values.times import parse_time
 from fairlead.model.adopted import as_stated
 from fairlead.model.asks.image_pulls import is_pull
-from fairlead.model.asks.member_terms import job_terms, member_labels
-from fairlead.model.asks.neighbours import Term, TermTable, rules_of, rules_of_pod, states_rules
+from fairlead.model.asks.neighbours import (
+    Term,
+    TermTable,
+    job_terms,
+    member_labels,
+    rules_of,
+    rules_of_pod,
+    states_rules,
+)
 from fairlead.model.asks.priorities import PriorityTable, Unresolved, placed_priority
 from fairlead.model.asks.requests import Neighbours, RequestReader
 from fairlead.model.asks.teams import TeamTable, UnresolvedTeam, owner_of

@@ -44,8 +44,8 @@ TAKE_NOTHING = {
     "WarnIdle", "ReportIdle", "ClearIdle", "WriteArrayStatus", "CreateElement", "DeleteElement",
     "SuspendElement", "PrioritizeElement", "DeleteArray", "CreateFleet", "DeleteReport", "Note",
     "LiftTaint", "CreateTest", "BeginTest", "SetTest", "DeleteTestPod", "DeleteTest",
-    "SetPoolFinalizer", "Unmark", "Admit", "AwaitTurn", "SetSpare", "Announce", "DeleteNode", "PublishTeams",
-    "SetOwner", "WriteTeamStatus", "AddTolerations", "ReportIntruder",
+    "SetPoolFinalizer", "Unmark", "Admit", "AwaitTurn", "SetSpare", "Announce", "DeleteNode",
+    "PublishTeams", "SetOwner", "WriteTeamStatus", "AddTolerations", "ReportIntruder",
 }  # fmt: skip
 
 

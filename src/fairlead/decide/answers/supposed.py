@@ -17,7 +17,7 @@ from msgspec import structs
 from fairlead.api.jobs.job import Job, JobStatus
 from fairlead.api.values.times import format_time
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.model.asks.member_terms import job_terms
+from fairlead.model.asks.neighbours import job_terms
 from fairlead.model.gang.gangs import InvalidGang
 from fairlead.model.gang.phase import Phase
 

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from operator import itemgetter
 
 from fairlead.api.jobs.job import Job
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
-from fairlead.decide.placement.waiting.order import LaneKey, OrderKey, age_of
+from fairlead.decide.placement.waiting.order import FairShareOrder, LaneKey, OrderKey, age_of
 from fairlead.decide.placement.waiting.patience import confined_at
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.model.cluster import ClusterState

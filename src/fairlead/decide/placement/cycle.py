@@ -36,9 +36,9 @@ from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.desk.repair import GangRelease, Wait
 from fairlead.decide.placement.evict.consolidation import Consolidation
-from fairlead.decide.placement.held_nodes import held_nodes
 from fairlead.decide.placement.outcome import (
     changed_verdict,
+    held_nodes,
     move_job,
     nominate_job,
     place_job,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, assert_never
 
 from msgspec.structs import replace
@@ -24,7 +25,8 @@ from fairlead.api.meta import (
     set_condition,
     to_wire,
 )
-from fairlead.api.names import ADMITTED, PLACED
+from fairlead.api.names import ADMITTED, PLACED, POOL
+from fairlead.api.values.quantity import is_gpu
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.attempts.former_places import with_places_left
 from fairlead.decide.attempts.record import new_record
@@ -49,8 +51,11 @@ from fairlead.decide.placement.actions import (
 )
 from fairlead.decide.placement.evict.victims import Victims
 from fairlead.decide.placement.places.search import Plan
+from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.model.cluster import ClusterState
+from fairlead.model.gang.gangs import InvalidGang
 from fairlead.model.gang.phase import Phase, phase_of
 
 
@@ -266,4 +271,35 @@ def _condition(job: Job, status: str, verdict: Verdict, at: str) -> Condition:
         message=verdict.message,
         observed_generation=job.metadata.generation or None,
         last_transition_time=at,
+    )
+
+
+def held_nodes(cluster: ClusterState, entry: QueueEntry, plan: Plan) -> tuple[HeldNodes, ...]:
+    """Return the GPUs of a planned gang; () where all are of no pool and borrowed of no team.
+
+    A team that lends nodes to members without GPUs is named, too.
+    """
+    if isinstance(entry.gang, InvalidGang):
+        return ()
+    table, owner, gpus = cluster.table, cluster.uses.owner, Counter[tuple[str, str]]()
+    if not cluster.uses.has_owners and not table.labels.ordered_domains(POOL)[1]:
+        return ()
+    for role, slots in zip(entry.gang.roles, plan.slots, strict=True):
+        each = sum(amount for name, amount in role.member.request if is_gpu(name))
+        if not each and not cluster.uses.has_owners:
+            continue
+        alike = slots if cluster.uses.has_owners else table.labels.domains(POOL)[0][slots]
+        one_each = dict(zip(alike.tolist(), slots.tolist(), strict=True))
+        for group, count in Counter[int](alike.tolist()).items():
+            slot = one_each[group]
+            team = owner(table.names[slot])
+            lender = team if team != entry.lane.team else ""
+            if each or lender:
+                gpus[table.labels.labels(slot).get(POOL, ""), lender] += each * count
+    if set(gpus) <= {("", "")}:
+        return ()
+    price = cluster.pools.gpu_hour_micros
+    return tuple(
+        HeldNodes(pool, lender, count, price.get(pool, 0) if count else 0)
+        for (pool, lender), count in sorted(gpus.items())
     )

@@ -23,6 +23,8 @@ import numpy as np
 import numpy.typing as npt
 from msgspec import structs
 
+from fairlead.api import names
+from fairlead.api.jobs.job import Job, Role
 from fairlead.api.kubernetes.core import Pod, PodSpec
 from fairlead.api.kubernetes.pod_parts import (
     PodAffinityTerm,
@@ -354,3 +356,27 @@ class MarkTable:
         return isinstance(other, MarkTable) and self._at == other._at
 
     __hash__ = None  # type: ignore[assignment] # it changes
+
+
+def member_labels(job: Job, role: Role) -> dict[str, str]:
+    """Return the labels that all members of a role have: not index, rank and attempt."""
+    return {
+        **role.template.metadata.labels,
+        names.JOB_NAME: job.metadata.name,
+        names.JOB_UID: job.metadata.uid,
+        names.ROLE: role.name,
+    }
+
+
+def job_terms(job: Job) -> tuple[Term, ...]:
+    """Return the terms of all roles; none of a role that cannot be read."""
+    found: list[Term] = []
+    for role in job.spec.roles:
+        if not states_rules(role.template.spec):
+            continue
+        try:
+            labels = member_labels(job, role)
+            found += rules_of(role.template.spec, job.metadata.namespace, labels).terms
+        except RequestError:
+            continue
+    return tuple(found)

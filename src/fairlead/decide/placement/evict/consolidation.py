@@ -28,13 +28,14 @@ from fairlead.decide.placement.evict.moves import largest_first
 from fairlead.decide.placement.evict.victim_search import VictimSearch
 from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.search import Plan
-from fairlead.decide.placement.waiting.emptying_memory import LOOK_SECONDS
 from fairlead.decide.placement.waiting.lost_work import silent_seconds
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gang.gangs import InvalidGang
 from fairlead.model.holdings.claims import Claim
 from fairlead.model.inventory.nodes import Bools, is_device
 
+#: Between two searches.
+_LOOK_SECONDS = 60.0
 #: Nodes that are tried in a decision.
 _NODES_MAX = 32
 #: Places that are sought in a decision, and the nodes that all these searches may look at.
@@ -119,13 +120,13 @@ class Consolidation:
         memory.looked_at, memory.again_at = context.now, self._again_at
         memory.tried = {} if found.places else tried  # moves that are not made are found again
         if self._again_at < inf:
-            context.wakes.append(max(self._again_at, context.now + LOOK_SECONDS))
+            context.wakes.append(max(self._again_at, context.now + _LOOK_SECONDS))
         return found
 
     def _tried_nodes(self) -> list[str] | None:
         """Return the nodes that earlier searches have tried to empty; None where none is due."""
         context, memory = self._context, self._context.state.emptying
-        due_at = memory.looked_at + LOOK_SECONDS
+        due_at = memory.looked_at + _LOOK_SECONDS
         if context.now < due_at:
             context.wakes.append(due_at)
             return None
@@ -164,14 +165,14 @@ class Consolidation:
             if slot in trial.touched:
                 continue
             if self._places_left <= 0:
-                self._look_again(LOOK_SECONDS)
+                self._look_again(_LOOK_SECONDS)
                 break
             is_empty = any(self._empty(slots, nodes, trial) for slots in self._sets(slot, nodes))
             if not is_empty and slot not in self._not_worth_it:  # which time may change
                 tried[names[slot]] = None
         if not trial.plans:
             return Emptying()
-        self._look_again(LOOK_SECONDS)
+        self._look_again(_LOOK_SECONDS)
         in_use = nodes.in_use & nodes.is_consolidating
         left = in_use.copy()
         left[list(trial.emptied)] = False
@@ -228,7 +229,7 @@ class Consolidation:
             if not all(map(self._may_move, self._cluster.ledger.claims_on(slot))):
                 continue
             if len(found) == _NODES_MAX:
-                self._look_again(LOOK_SECONDS)
+                self._look_again(_LOOK_SECONDS)
                 break
             found.append(slot)
         self._silent = silent_seconds(
@@ -273,7 +274,7 @@ class Consolidation:
             return False
         if not self._is_worth_it(slots, claims.values()):
             self._not_worth_it.update(slots)
-            self._look_again(LOOK_SECONDS)
+            self._look_again(_LOOK_SECONDS)
             return False
         closed = trial.closed.copy()
         closed[list(slots)] = True

@@ -10,16 +10,15 @@ the planner.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import DEFRAGMENT
-from fairlead.decide.placement.waiting.emptying_memory import EmptyingMemory
-from fairlead.decide.placement.waiting.fair_share import FairShareOrder
 from fairlead.decide.placement.waiting.job_limits import QueueLimits
 from fairlead.decide.placement.waiting.known_starts import KnownStarts
-from fairlead.decide.placement.waiting.order import LaneKey, Order, age_of
+from fairlead.decide.placement.waiting.order import FairShareOrder, LaneKey, Order, age_of
 from fairlead.decide.placement.waiting.patience import Patience
 from fairlead.decide.placement.waiting.queue import EqualJobs, QueueEntry, WaitQueue
 from fairlead.decide.placement.waiting.run_times import Likeness, RunTimes, elapsed_before
@@ -32,6 +31,19 @@ from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang, JobKey
 from fairlead.model.gang.phase import OPEN, RELEASABLE, Phase, is_failing
 from fairlead.model.job_entry import JobEntry
+
+
+@dataclass(slots=True)
+class EmptyingMemory:
+    """The latest search for nodes to empty. Instants are seconds since the epoch."""
+
+    #: What it looked at; it is searched again when that differs.
+    basis: tuple[object, ...] = ()
+    looked_at: float = float("-inf")
+    #: When time alone may change what it finds.
+    again_at: float = float("-inf")
+    #: Nodes that found no place for their gangs, on the same basis.
+    tried: dict[str, None] = field(default_factory=dict[str, None])
 
 
 class PlacementState:
