@@ -226,6 +226,20 @@ def test_a_forecast_counts_what_a_gang_borrows_no_more_once_it_has_moved() -> No
     assert found.may_start_by == NOW
 
 
+def test_a_forecast_repairs_a_gang_within_the_limit_of_borrowing_as_a_decision_does() -> None:
+    nodes = [node("n0", "b", ready=False), node("n1", "a"), node("n2", "a")]
+    lost = (Attempt(1, finished_at=format_time(NOW - 10), nodes_lost=("n0",)),)
+    moves = make_job("moves", namespace="b", attempt=2, placement=make_placement(["n0"]),
+                     time_limit_seconds=1000, status={"attempts": lost})  # fmt: skip
+    lent = running("lent", "b", ["n2"], time_limit_seconds=1000)
+    waits = make_job("waits", namespace="a", created=EPOCH + 1)
+    state = state_of(nodes, [A, make_team("b", borrow_limit_nodes=1)], [moves, lent, waits])
+    found = Forecasts(state, NOW, PlacementPolicy()).of(("a", "waits"))
+    assert isinstance(found, Forecast)
+    assert found.may_start_by == NOW
+    assert placed(state) == {"waits": ["n1"]}
+
+
 def test_a_job_that_only_a_limit_keeps_from_its_place_says_so() -> None:
     nodes = [node("n0", "a"), node("n1", "a")]
     jobs = [make_job("j0", namespace="b"), make_job("j1", namespace="b")]
