@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from fairlead.api.cluster.node_pool import NodePool
 from fairlead.api.cluster.team import Team
-from fairlead.api.jobs.job import Job, Role
+from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement
 from fairlead.api.kubernetes.core import Node, Pod, PriorityClass
 from fairlead.api.kubernetes.resource_quota import ResourceQuota
@@ -31,12 +31,11 @@ from fairlead.model.asks.neighbours import (
     TermTable,
     job_terms,
     member_labels,
-    rules_of,
     rules_of_pod,
     states_rules,
 )
 from fairlead.model.asks.priorities import PriorityTable, Unresolved, placed_priority
-from fairlead.model.asks.requests import Neighbours, RequestReader
+from fairlead.model.asks.requests import RequestReader
 from fairlead.model.asks.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.asks.topology import Level
 from fairlead.model.claim_rows import follow_rows
@@ -470,17 +469,10 @@ class ClusterState:
         name = team if isinstance(team, str) else ""
         return gang_of(
             job.spec, self.reader, partial(self.teams.tolerations, team=name, priority=level),
-            partial(self._neighbours_of, job), levels=self.levels,
+            partial(self.terms.of_role, job), levels=self.levels,
             hold_seconds=hold_seconds(job) if self._has_windows else None, team=name,
             reaches=reaches if isinstance(reaches, tuple) else (),
         )  # fmt: skip
-
-    def _neighbours_of(self, job: Job, role: Role) -> Neighbours | None:
-        if not self.terms and not states_rules(role.template.spec):
-            return None
-        namespace, labels = job.metadata.namespace, member_labels(job, role)
-        rules = rules_of(role.template.spec, namespace, labels)
-        return self.terms.neighbours(rules, namespace, labels)
 
     def _priority_of(self, job: Job) -> int | Unresolved:
         if self._priorities is None:

@@ -305,6 +305,13 @@ class TermTable:
             tuple(sorted(set(carries))), tuple(sorted(set(shuns))), tuple(sorted(set(spreads)))
         )
 
+    def of_role(self, job: Job, role: Role) -> Neighbours | None:
+        """Return the same of the members of a role."""
+        if not self and not states_rules(role.template.spec):
+            return None
+        namespace, labels = job.metadata.namespace, member_labels(job, role)
+        return self.neighbours(rules_of(role.template.spec, namespace, labels), namespace, labels)
+
 
 def marks_in(request: Request) -> Request:
     """Return the marks of a request, which come first in it."""

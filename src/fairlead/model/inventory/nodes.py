@@ -330,15 +330,8 @@ class NodeTable:
         assert not any(self.names[capacity:]), "a slot that is cut off is in use"
         self.names = self.names[:capacity] + [""] * (capacity - before)
         for column in (
-            "allocatable",
-            "used",
-            "exists",
-            "ready",
-            "cordoned",
-            "suspect",
-            "_key",
-            "_rank",
-        ):
+            "allocatable", "used", "exists", "ready", "cordoned", "suspect", "_key", "_rank",
+        ):  # fmt: skip
             setattr(self, column, resized(getattr(self, column), capacity))
         self.labels.resize(capacity)
         self.windows.resize(capacity)
