@@ -5,6 +5,9 @@ from __future__ import annotations
 GROUP = "fairlead.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
+# Served where it is asked for, and never stored.
+BETA_VERSION = "v1beta1"
+BETA_API_VERSION = f"{GROUP}/{BETA_VERSION}"
 
 # Labels on pods (and on ConfigMaps and Services that belong to a job).
 JOB_NAME = f"{GROUP}/job-name"
