@@ -74,6 +74,7 @@ CHOICES = {
         "serviceAccount": {"annotations": {"cloud/role": "r"}},
     },
     "certificates": {
+        "crds": {"v1beta1": True},
         "webhook": {
             "certManager": {
                 "enabled": True,
@@ -253,6 +254,8 @@ def test_the_default_values_are_those_of_the_types() -> None:
         ("nodeAgent.maxUnavailable=0", "maxUnavailable"),
         ("webhook.certManager.enabled=true", "issuerRef.name"),
         ("webhook.certManager.enabled=true,webhook.enabled=false", "webhook.enabled"),
+        ("crds.v1beta1=true,webhook.enabled=false", "crds.v1beta1"),
+        ("crds.v1beta1=true,crds.install=false", "crds.v1beta1"),
     ],
 )
 def test_helm_refuses_what_the_command_refuses(

@@ -23,6 +23,7 @@ import pytest
 from aiohttp import ClientSession
 from prometheus_client import CollectorRegistry, generate_latest
 from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
+from tests.kubernetes.kubectl import Kubectl
 from tests.kubernetes.operating import CLOCK, http_client, install_kinds, job_body, until
 from tests.kubernetes.own_plane import own_plane
 from tests.planted import VARIABLE
@@ -31,7 +32,9 @@ from tests.simulation.array_bodies import template as array_template
 
 from fairlead.api import names
 from fairlead.api.kubernetes.core import Pod
+from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.api.resources import (
+    CRDS,
     JOB_ARRAYS,
     JOBS,
     NAMESPACES,
@@ -39,13 +42,20 @@ from fairlead.api.resources import (
     PRIORITY_CLASSES,
     SECRETS,
     TEAMS,
+    Resource,
 )
-from fairlead.api.status import AlreadyExists, ApiError, InternalError, Invalid
+from fairlead.api.schema import crd
+from fairlead.api.schema.conversion import ALPHA, BETA, converted, with_beta
+from fairlead.api.status import AlreadyExists, ApiError, InternalError, Invalid, NotFound
+from fairlead.install.installer import Done, ObjectState, apply, look
+from fairlead.kube.blocking import BlockingClient
 from fairlead.kube.client import HttpClient
+from fairlead.kube.kubeconfig import load_connection
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.mirror import Mirror
 from fairlead.webhook.certificates import Step, Times, take_step, to_secret
 from fairlead.webhook.configuration import MUTATING, SERVICE, VALIDATING, configurations
+from fairlead.webhook.definitions import DEFINITIONS, conversion
 from fairlead.webhook.service import Webhook, WebhookOptions
 
 pytestmark = pytest.mark.kubernetes
@@ -114,12 +124,12 @@ class Running:
 @asynccontextmanager
 async def webhook(
     client: HttpClient, *, port: int = 0, clock: Any = CLOCK, times: Times | None = None,
-    look_seconds: float = 0.2, **mirrors: Mirror[Any],
+    look_seconds: float = 0.2, converts: bool = False, **mirrors: Mirror[Any],
 ) -> AsyncIterator[Running]:  # fmt: skip
     """One replica's webhook on loopback, until the end of the block, with the mirrors it reads."""
     options = WebhookOptions(
         host="127.0.0.1", port=port, hosts=("127.0.0.1",), look_seconds=look_seconds,
-        times=times or Times(),
+        times=times or Times(), converts=converts,
     )  # fmt: skip
     registry = CollectorRegistry()
     made = Webhook(
@@ -359,6 +369,146 @@ async def test_defaults_of_a_team_are_filled_in_and_a_longer_limit_is_refused(
     finally:
         await client.delete_collection(TEAMS)
         await client.delete_collection(JOBS, namespace="plain")
+
+
+# Versions
+
+
+class BetaJob(Wire, frozen=True):
+    """A job of v1beta1, as a client without its types sees it."""
+
+    metadata: ObjectMeta
+    spec: dict[str, Any] = {}
+    status: dict[str, Any] = {}
+
+
+WATCHED = Resource(names.GROUP, names.BETA_VERSION, "jobs", "Job", BetaJob)
+BETA_JOBS = WATCHED.raw
+
+
+def beta_job(name: str, **spec: Any) -> dict[str, Any]:
+    return converted({"apiVersion": ALPHA, "kind": "Job", **job_body(name, 1, **spec)}, BETA)
+
+
+def beta_definitions(port: int) -> list[dict[str, Any]]:
+    """Definitions with v1beta1, which a webhook on loopback converts."""
+    told = conversion(OWN, SERVICE)
+    service = told["webhook"]["clientConfig"].pop("service")
+    told["webhook"]["clientConfig"]["url"] = f"https://127.0.0.1:{port}{service['path']}"
+    both = [with_beta(each) for each in crd.manifests()]
+    return [{**each, "spec": {**each["spec"], "conversion": told}} for each in both]
+
+
+async def is_beta_served(client: HttpClient) -> None:
+    """Return once the API server has jobs converted."""
+
+    async def is_served() -> bool:
+        try:
+            await client.create(BETA_JOBS, beta_job("probe"), namespace="default", dry_run=True)
+        except ApiError:
+            return False
+        return True
+
+    await until(is_served)
+
+
+async def test_v1beta1_is_converted_both_ways_and_goes_again(
+    client: HttpClient, cluster: ControlPlane, tmp_path: Path
+) -> None:
+    alpha = JOBS.raw
+    kubectl = Kubectl(cluster.binaries / "kubectl", tmp_path, cluster.kubeconfig())
+    old = await client.create(alpha, job_body("old", 1, team="red"), namespace="default")
+    blocking = BlockingClient(load_connection(path=cluster.kubeconfig()))
+
+    async def install(manifests: list[dict[str, Any]]) -> set[Done]:
+        return {await asyncio.to_thread(apply, blocking, each) for each in manifests}
+
+    async def states(manifests: list[dict[str, Any]]) -> set[ObjectState]:
+        return {(await asyncio.to_thread(look, blocking, each)).state for each in manifests}
+
+    try:
+        async with webhook(client, converts=True) as running:
+            await configure(client, running.webhook.port)
+            await in_force(client)
+            definitions = beta_definitions(running.webhook.port)
+            assert await install(definitions) == {Done.CHANGED}
+            await is_beta_served(client)
+            since = (await client.list(BETA_JOBS, namespace="default")).resource_version
+            body = beta_job("new", team="red", after=[{"job": "old"}])
+            made = await client.create(BETA_JOBS, body, namespace="default")
+            assert made["spec"]["teamName"] == "red"
+            assert made["spec"]["after"] == [
+                {"jobName": "old", "state": "Succeeded", "onUnmet": "Cancel"}
+            ]
+            stored = await client.get(alpha, "new", namespace="default")
+            assert converted(stored, BETA)["spec"] == made["spec"]
+            assert stored["spec"]["team"] == "red"
+            seen = await client.get(BETA_JOBS, "old", namespace="default")
+            assert converted(seen, ALPHA)["spec"] == old["spec"]
+
+            # Rules of the webhook, and fields, are found under either name.
+            wrong = beta_job("wrong", after=[{"job": "wrong"}])
+            with pytest.raises(Invalid, match=r"spec\.after\[0\]\.job"):
+                await client.create(BETA_JOBS, wrong, namespace="default")
+            found = await client.list(
+                BETA_JOBS, namespace="default", field_selector="spec.teamName=red"
+            )
+            assert [each["metadata"]["name"] for each in found.items] == ["new", "old"]
+
+            by_group = await kubectl("get", "jobs.fairlead.dev", "old", "-o", "jsonpath={.spec}")
+            assert '"teamName":"red"' in by_group.out, by_group.err
+            told = await kubectl("explain", "job.spec", f"--api-version={BETA}")
+            assert "teamName" in told.out, told.err
+            stays = await kubectl("get", "jobs.v1alpha1.fairlead.dev", "-o", "wide")
+            assert stays.out.count("red") == 2, stays.err
+
+            times = {"status": {"startedAt": "2026-01-02T03:04:05Z"}}
+            await client.patch(alpha, "new", times, namespace="default", subresource="status")
+            await client.patch(BETA_JOBS, "new", {"spec": {"teamName": None}}, namespace="default")
+            events: list[BetaJob] = []
+            async for event in client.watch(
+                WATCHED, resource_version=since, namespace="default", timeout_seconds=30
+            ):
+                if event.object is not None:
+                    events.append(event.object)
+                if len(events) == 3:
+                    break
+            assert [each.status.get("startTime") for each in events] == [
+                None, *[times["status"]["startedAt"]] * 2
+            ]  # fmt: skip
+            assert ["teamName" in each.spec for each in events] == [True, True, False]
+            assert running.count("converted") > 0
+            assert running.count("malformed") == 0
+
+            async def trusts() -> bool:
+                found = [await client.get(DEFINITIONS, name) for name in crd.definition_names()]
+                ways = [each.spec.conversion.webhook for each in found]
+                return all(way is not None and way.client_config.ca_bundle for way in ways)
+
+            await until(trusts)
+            assert await states(definitions) == {ObjectState.SAME}, "the authority would go"
+        # What no webhook converts cannot be read; what is stored can.
+        await client.get(alpha, "old", namespace="default")
+        with pytest.raises(InternalError, match="conversion webhook"):
+            await client.get(BETA_JOBS, "old", namespace="default")
+    finally:
+        taken_back = await install(crd.manifests())
+    assert taken_back == {Done.CHANGED}
+    assert await states(crd.manifests()) == {ObjectState.SAME}
+
+    async def is_gone() -> bool:
+        try:
+            await client.get(BETA_JOBS, "old", namespace="default")
+        except NotFound:
+            return True
+        except ApiError:
+            return False
+        return False
+
+    await until(is_gone)
+    found = [await client.get(CRDS, name) for name in crd.definition_names()]
+    assert all(each.status["storedVersions"] == [names.VERSION] for each in found)
+    assert (await client.get(alpha, "old", namespace="default"))["spec"] == old["spec"]
 
 
 # Certificates

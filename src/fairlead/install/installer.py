@@ -33,6 +33,7 @@ from fairlead.webhook.policies import POLICY
 
 MANAGER = "fairlead-install"
 APPLY = "application/apply-patch+yaml"  # JSON is YAML
+MERGE = "application/merge-patch+json"
 ESTABLISHED_SECONDS_MAX = 30.0
 LOOK_SECONDS = 0.1
 #: What Helm writes to the objects of a release.
@@ -85,6 +86,8 @@ def look(api: BlockingClient, manifest: Manifest) -> InstalledObject:
     before = get(api, manifest)
     if before is None:
         return InstalledObject(label, ObjectState.MISSING)
+    if _converts(before) and not _converts(manifest):
+        return InstalledObject(label, ObjectState.DIFFERS)
     after = _apply(api, manifest, is_dry=True)
     if _essence(before) != _essence(after):
         return InstalledObject(label, ObjectState.DIFFERS)
@@ -94,6 +97,8 @@ def look(api: BlockingClient, manifest: Manifest) -> InstalledObject:
 def apply(api: BlockingClient, manifest: Manifest) -> Done:
     """Bring one object to its manifest; what others have added to it stays."""
     before = get(api, manifest)
+    if before is not None and not _converts(manifest):
+        stop_conversion(api, before)
     after = _apply(api, manifest, is_dry=False)
     if before is None:
         return Done.CREATED
@@ -228,6 +233,31 @@ def _apply(api: BlockingClient, manifest: Manifest, *, is_dry: bool) -> Manifest
         query["dryRun"] = "All"
     answer = api.request("PATCH", path_of(manifest), query=query, body=manifest, content_type=APPLY)
     return _decode(answer.body)
+
+
+def _converts(manifest: Manifest) -> bool:
+    """True for a definition whose objects a webhook converts."""
+    if manifest.get("kind") != "CustomResourceDefinition":
+        return False
+    return (manifest["spec"].get("conversion") or {}).get("strategy") == "Webhook"
+
+
+def stop_conversion(api: BlockingClient, found: Manifest) -> bool:
+    """Have a definition serve only what it stores, so that nothing is converted; False: it is so.
+
+    One write: never are two versions served that nothing converts. Applying cannot do it: the
+    authority in the webhook's part was written by the controllers, and would stay.
+    """
+    if not _converts(found):
+        return False
+    stored = [each for each in found["spec"]["versions"] if each["storage"]]
+    spec = {"versions": stored, "conversion": {"strategy": "None", "webhook": None}}
+    metadata = {key: found["metadata"][key] for key in ("uid", "resourceVersion")}
+    api.request(
+        "PATCH", path_of(found), query={"fieldManager": MANAGER},
+        body={"metadata": metadata, "spec": spec}, content_type=MERGE,
+    )  # fmt: skip
+    return True
 
 
 def _decode(body: bytes) -> Manifest:

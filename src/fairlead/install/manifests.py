@@ -24,6 +24,7 @@ import yaml
 from fairlead import __version__
 from fairlead.api import names
 from fairlead.api.schema import crd
+from fairlead.api.schema.conversion import with_beta
 from fairlead.decide.adoption.source_kinds import rules as source_rules
 from fairlead.doctor.monitoring.alerts import groups as alert_groups
 from fairlead.doctor.monitoring.boards import boards as monitoring_boards
@@ -32,6 +33,7 @@ from fairlead.input.yamlwrite import to_yaml
 from fairlead.install.template import render
 from fairlead.install.values import Values
 from fairlead.webhook.configuration import INJECT, SERVICE, configurations
+from fairlead.webhook.definitions import conversion
 from fairlead.webhook.policies import BINDING, POLICY, policies
 
 Manifest = dict[str, Any]
@@ -137,7 +139,7 @@ def templates() -> Mapping[str, str]:
         # As templates, not in crds/: Helm never upgrades what is in there.
         name = f"customresourcedefinition-{manifest['spec']['names']['plural']}.yaml"
         keep = {"helm.sh/resource-policy": "keep"}
-        found[name] = _generated(manifest, "crds.install", "crds.keep", keep)
+        found[name] = _with_beta(_generated(manifest, "crds.install", "crds.keep", keep), manifest)
     inject = {INJECT: f"{_NAMESPACE}/{SERVICE}"}
     # Without a caBundle: the keeper of the certificate fills it in, and applying keeps it.
     for manifest in configurations(
@@ -210,6 +212,21 @@ def _generated(
     return text.replace(_NAMESPACE, "{{ .Release.Namespace | toJson }}")
 
 
+def _with_beta(text: str, manifest: Manifest) -> str:
+    """Return the template of a definition that serves v1beta1, too, where the values say so."""
+    spec = with_beta(manifest)["spec"]
+    added = {"versions": spec["versions"][1:], "conversion": conversion(_NAMESPACE, SERVICE)}
+    assert next(reversed(spec)) == "versions", "they are continued at the end"
+    lines = to_yaml({"spec": added}).splitlines(keepends=True)[2:]
+    body = "".join(lines).replace("{{", '{{ "{{" }}')
+    body = body.replace(_NAMESPACE, "{{ .Release.Namespace | toJson }}")
+    end = "{{- end }}\n"
+    text = text.replace(_KEEP_NOTE, _KEEP_OR_INJECT_NOTE)
+    assert text.endswith(end)
+    assert _KEEP_OR_INJECT_NOTE in text
+    return f"{text.removesuffix(end)}{{{{- if .Values.crds.v1beta1 }}}}\n{body}{end}{end}"
+
+
 def _system_lines(found: re.Match[str]) -> str:
     """Return the lines of a list that has the namespaces of the settings."""
     indent = found[1]
@@ -238,6 +255,21 @@ _NOTES = """  {{{{- if .Values.{annotated} }}}}
 """
 
 
+#: Annotations of a definition: for Helm, and for cert-manager where objects are converted.
+_KEEP_NOTE = """    helm.sh/resource-policy: keep
+  {{- end }}
+"""
+_INJECT_NOTE = f"""    {INJECT}: {{{{ .Release.Namespace }}}}/{SERVICE}
+{{{{- end }}}}
+{{{{- end }}}}
+"""
+_INJECTED = """{{- if .Values.crds.v1beta1 }}
+{{- if .Values.webhook.certManager.enabled }}
+"""
+_KEEP_OR_INJECT_NOTE = (
+    f"    helm.sh/resource-policy: keep\n{_INJECTED}{_INJECT_NOTE}  {{{{- else }}}}\n"
+    f"{_INJECTED}  annotations:\n{_INJECT_NOTE}  {{{{- end }}}}\n"
+)
 #: Where in the ClusterRole the rights to read sources go.
 _SOURCES = "SOURCES"
 #: Stands in the rules for the URL that the values give.

@@ -31,7 +31,17 @@ from fairlead.api.resources import CONFIG_MAPS, JOBS, NODE_POOLS, PODS, SECRETS,
 from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.decide.words import plural
 from fairlead.input.errors import Code, fail
-from fairlead.install.installer import Done, delete, get, helm_release, is_ours, remove, wait_until
+from fairlead.install.installer import (
+    MERGE,
+    Done,
+    delete,
+    get,
+    helm_release,
+    is_ours,
+    remove,
+    stop_conversion,
+    wait_until,
+)
 from fairlead.install.manifests import (
     HISTORY,
     NAME,
@@ -58,7 +68,6 @@ SAY_SECONDS, NUDGE_SECONDS = 10.0, 3.0
 KIND_SECONDS_MAX = 120.0
 #: The cluster empties a namespace after it has accepted the deletion.
 NAMESPACE_SECONDS_MAX = 30.0
-MERGE = "application/merge-patch+json"
 #: Never deleted, whatever label they carry.
 NAMESPACES_KEPT = frozenset({"default", "kube-system", "kube-public", "kube-node-lease"})
 #: What sends requests to the controllers, or needs our kinds to be there; goes before them.
@@ -249,6 +258,9 @@ def uninstall(api: BlockingClient, options: UninstallOptions, *, say: Say) -> No
 
     controllers = [each for each in objects if each["kind"] == "Deployment"]
     webhooks = [each for each in objects if each["kind"] in _WEBHOOKS]
+    for each in objects:
+        if stop_conversion(api, each):  # the server would ask what is gone, and list nothing
+            say(f"{label_of(each)}: serves {names.VERSION} alone")
     remove_all(webhooks)
     if not options.is_keeping_kinds and inventory.jobs:
         _delete_jobs(api, say, of_groups=False)

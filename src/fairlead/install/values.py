@@ -220,6 +220,11 @@ class Crds(Section, frozen=True):
     """Our kinds."""
 
     install: Annotated[bool, about("Install and upgrade them.")] = True
+    v1beta1: Annotated[
+        bool,
+        about("Serve v1beta1, too, which the webhook converts. While no webhook answers, the "
+              "cluster collects no garbage and ends no namespace."),
+    ] = False  # fmt: skip
     keep: Annotated[bool, about("Let helm uninstall leave them; with them, all jobs would go.")] = (
         True
     )
@@ -397,6 +402,8 @@ def conflicts(values: Values) -> Iterator[tuple[str, str]]:
             yield "webhook.certManager.enabled", "it takes webhook.enabled: true"
         if not values.webhook.cert_manager.issuer_ref.get("name"):
             yield "webhook.certManager.enabled", "it takes webhook.certManager.issuerRef.name"
+    if values.crds.v1beta1 and not (values.crds.install and values.webhook.enabled):
+        yield "crds.v1beta1", "it takes crds.install: true and webhook.enabled: true"
     if values.web.impersonation.enabled and not values.web.enabled:
         yield "web.impersonation.enabled", "it takes web.enabled: true"
     if values.web.cert_manager.enabled and not values.web.enabled:

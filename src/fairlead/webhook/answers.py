@@ -34,7 +34,7 @@ from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.asks.teams import TeamTable
 from fairlead.model.holdings.submitted import SubmittedTable
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.webhook import review
+from fairlead.webhook import conversion_review, review
 from fairlead.webhook.configuration import CLUSTER_KINDS, Path
 
 JSON = "application/json"
@@ -49,6 +49,7 @@ class RequestOutcome(Enum):
     GATED = "gated"
     LEFT_ALONE = "left-alone"
     DEFAULTED = "defaulted"
+    CONVERTED = "converted"
     ALLOWED = "allowed"
     REFUSED = "refused"
     MALFORMED = "malformed"
@@ -91,7 +92,7 @@ class AdmissionAnswers:
     `classes` returns the PriorityClasses, None while they are not known: priorities are then left
     to the controllers; `teams` the same of the teams, `submitted` of the jobs that have not ended.
     `node_team` returns whose a node is; "" where that is not known. `terms` are what the settings
-    of the cluster say of its jobs; None: nothing.
+    of the cluster say of its jobs; None: nothing. Without `converts` there is no such path.
     """
 
     def __init__(
@@ -103,9 +104,11 @@ class AdmissionAnswers:
         submitted: Callable[[], SubmittedTable | None] = lambda: None,
         node_team: Callable[[str], str] = lambda _: "",
         terms: JobTerms | None = None,
+        converts: bool = False,
         log: Logger = SILENT,
     ) -> None:
         self._rules = rules
+        self._converts = converts
         self._classes = classes
         self._teams = teams
         self._submitted = submitted
@@ -143,8 +146,10 @@ class AdmissionAnswers:
                 return partial(self._defaults, JOBS)
             case Path.ARRAY_DEFAULTS:
                 return partial(self._defaults, JOB_ARRAYS)
-            case Path.OTHER:
-                return _unknown
+            case Path.CONVERT if self._converts:
+                return self._convert
+            case Path.OTHER | Path.CONVERT:
+                return self._unknown
             case _:
                 assert_never(path)
 
@@ -266,7 +271,14 @@ class AdmissionAnswers:
         )  # fmt: skip
         return HttpAnswer(RequestOutcome.REFUSED, review.refuse(asked.uid, message, details))
 
+    def _convert(self, body: bytes) -> HttpAnswer:
+        answer, why = conversion_review.answer(body)
+        if not why:
+            return HttpAnswer(RequestOutcome.CONVERTED, answer)
+        self._log.warning("Objects not converted", why=why)
+        return HttpAnswer(RequestOutcome.REFUSED, answer)
 
-def _unknown(_body: bytes) -> HttpAnswer:
-    paths = ", ".join(_PATHS)
-    return failed(RequestOutcome.MALFORMED, 404, f"no such path; accepted: {paths}")
+    def _unknown(self, _body: bytes) -> HttpAnswer:
+        known = (text for text, path in _PATHS.items() if self._converts or path != Path.CONVERT)
+        paths = ", ".join(known)
+        return failed(RequestOutcome.MALFORMED, 404, f"no such path; accepted: {paths}")

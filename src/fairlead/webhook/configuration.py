@@ -65,6 +65,7 @@ class Path(Enum):
     ARRAYS = "/validate-jobarrays"
     ARRAYS_OF_ADMINISTRATORS = "/validate-jobarrays/of-administrators"
     ARRAY_DEFAULTS = "/mutate-jobarrays"
+    CONVERT = "/convert"
     OTHER = ""
 
 

@@ -1,10 +1,11 @@
-"""Keeps the webhook's certificate: reads it, rotates it, and tells the API servers whom to trust.
+"""Keeps the webhook's certificate: reads it, rotates it, and announces its authorities.
 
 Every replica runs one, leader or not, since every replica serves. Each looks at the Secret and at
-both configurations now and then, takes the next step of a rotation when there is one
-(`certificates.next_step`) by compare-and-swap, serves what the Secret holds, and writes its bundle
-into configurations that have another one. Who loses the race looks again: the winner has done the
-work. Nothing is kept in memory that could not be found out again.
+both configurations now and then (and, where it converts their objects, at the definitions), takes
+the next step of a rotation when there is one (`certificates.next_step`) by compare-and-swap, serves
+what the Secret holds, and writes its bundle into configurations that have another one. Who loses
+the race looks again: the winner has done the work. Nothing is kept in memory that could not be
+found out again.
 
 Where cert-manager keeps the certificate (the configurations have its annotation), only the Secret
 is read. Without configurations no API server asks: what is there is served, and nothing is made.
@@ -24,6 +25,7 @@ from fairlead.api.kubernetes.core import Secret
 from fairlead.api.kubernetes.webhooks import (
     MutatingWebhookConfiguration,
     ValidatingWebhookConfiguration,
+    WebhookClientConfig,
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import OWN_NAMESPACE
@@ -49,8 +51,9 @@ from fairlead.webhook.certificates import (
     to_secret,
 )
 from fairlead.webhook.configuration import INJECT, MUTATING, NAME, VALIDATING
+from fairlead.webhook.definitions import DEFINITIONS, ConvertedDefinition
 
-Configuration = MutatingWebhookConfiguration | ValidatingWebhookConfiguration
+Configuration = MutatingWebhookConfiguration | ValidatingWebhookConfiguration | ConvertedDefinition
 Serve = Callable[[Pair], None]
 _RESOURCES: tuple[Resource[Any], ...] = (MUTATING, VALIDATING)
 
@@ -64,6 +67,8 @@ class CertificateKeeperOptions:
 
     namespace: str = OWN_NAMESPACE
     secret: str = "fairlead-webhook"  # noqa: S105 # a name
+    #: Names of the definitions whose objects this webhook converts.
+    definitions: tuple[str, ...] = ()
     hosts: tuple[str, ...] = (f"fairlead-webhook.{OWN_NAMESPACE}.svc",)
     labels: dict[str, str] = field(
         default_factory=lambda: {"app.kubernetes.io/part-of": "fairlead"}
@@ -81,6 +86,27 @@ class _Standing:
 
     resource: Resource[Any]
     found: Configuration
+
+    @property
+    def callers(self) -> Sequence[WebhookClientConfig]:
+        """How it is called, for each of its webhooks."""
+        if not isinstance(self.found, ConvertedDefinition):
+            return [each.client_config for each in self.found.webhooks]
+        webhook = self.found.spec.conversion.webhook
+        return [] if webhook is None else [webhook.client_config]
+
+    def has_other(self, bundle: str) -> bool:
+        """True when it trusts other authorities."""
+        return any(each.ca_bundle != bundle for each in self.callers)
+
+    def patch(self, bundle: str) -> tuple[dict[str, Any], PatchType]:
+        """Return what makes it trust these."""
+        metadata, client = _precondition(self.found.metadata), {"caBundle": bundle}
+        if isinstance(self.found, ConvertedDefinition):
+            conversion = {"webhook": {"clientConfig": client}}
+            return {"metadata": metadata, "spec": {"conversion": conversion}}, PatchType.MERGE
+        entries = [{"name": each.name, "clientConfig": client} for each in self.found.webhooks]
+        return {"metadata": metadata, "webhooks": entries}, PatchType.STRATEGIC
 
 
 class CertificateKeeper:
@@ -151,11 +177,15 @@ class CertificateKeeper:
 
     async def _standing(self) -> list[_Standing]:
         standing: list[_Standing] = []
-        for resource in _RESOURCES:
+        names = [(resource, NAME) for resource in _RESOURCES]
+        names += [(DEFINITIONS, name) for name in self._options.definitions]
+        for resource, name in names:
             try:
-                standing.append(_Standing(resource, await self._client.get(resource, NAME)))
+                each = _Standing(resource, await self._client.get(resource, name))
             except NotFound:
                 continue
+            if each.callers:
+                standing.append(each)
         return standing
 
     async def _secret(self) -> Secret | None:
@@ -194,7 +224,7 @@ class CertificateKeeper:
         if self._seen is None or self._seen[0] != material:
             self._seen = (material, now)
         bundle = "" if material is None else _encoded(material.bundle)
-        if any(_has_other_bundle(each.found, bundle) for each in standing):
+        if any(each.has_other(bundle) for each in standing):
             self._announced = None
         elif self._announced is None or self._announced[0] != bundle:
             self._announced = (bundle, now)
@@ -240,18 +270,15 @@ class CertificateKeeper:
         """Write the bundle into configurations that have another one."""
         text = _encoded(bundle)
         for each in standing:
-            if not _has_other_bundle(each.found, text):
+            if not each.has_other(text):
                 continue
-            entries = [
-                {"name": webhook.name, "clientConfig": {"caBundle": text}}
-                for webhook in each.found.webhooks
-            ]
-            patch = {"metadata": _precondition(each.found.metadata), "webhooks": entries}
+            patch, patch_type = each.patch(text)
+            name = each.found.metadata.name
             try:
-                await self._client.patch(each.resource, NAME, patch, patch_type=PatchType.STRATEGIC)
+                await self._client.patch(each.resource, name, patch, patch_type=patch_type)
             except (Conflict, NotFound):
                 continue  # the next look sees what became of it
-            self._log.info("Webhook authorities announced", kind=each.resource.kind)
+            self._log.info("Webhook authorities announced", kind=each.resource.kind, name=name)
 
 
 def _precondition(metadata: ObjectMeta) -> dict[str, str]:
@@ -260,10 +287,6 @@ def _precondition(metadata: ObjectMeta) -> dict[str, str]:
 
 def _encoded(bundle: bytes) -> str:
     return base64.b64encode(bundle).decode()
-
-
-def _has_other_bundle(configuration: Configuration, bundle: str) -> bool:
-    return any(webhook.client_config.ca_bundle != bundle for webhook in configuration.webhooks)
 
 
 FILE_BYTES_MAX = 1 << 20

@@ -15,6 +15,7 @@ from fairlead.api.cluster.team import Team
 from fairlead.api.jobs.job_defaults import JobTerms
 from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.names import OWN_NAMESPACE
+from fairlead.api.schema.crd import definition_names
 from fairlead.decide.admission.pod_gates import GateRules, system_with
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.asks.teams import TeamTable
@@ -42,6 +43,8 @@ class WebhookOptions:
     system_namespaces: tuple[str, ...] = ()
     #: What the settings of the cluster say of its jobs.
     terms: JobTerms = field(default_factory=JobTerms)
+    #: Convert objects of the kinds that this webhook is named by, between v1alpha1 and v1beta1.
+    converts: bool = False
     #: Further names and addresses that the certificate is for, beside those of the Service.
     hosts: tuple[str, ...] = ()
     #: Directory with tls.crt and tls.key kept by another program; None: Fairlead keeps a Secret.
@@ -103,7 +106,7 @@ class Webhook:
         answers = AdmissionAnswers(
             rules, classes=self._classes, teams=self._known_teams,
             submitted=lambda: self._submitted if self._jobs.synced else None,
-            node_team=self._node_team, terms=options.terms, log=log,
+            node_team=self._node_team, terms=options.terms, converts=options.converts, log=log,
         )  # fmt: skip
         self._server = WebhookServer(answers, log=log, others=others)
         self._server.measure(WebhookMetrics(registry, lambda: self._server.ends_at))
@@ -114,6 +117,7 @@ class Webhook:
             keeping = CertificateKeeperOptions(
                 namespace=options.namespace, secret=SERVICE, hosts=options.all_hosts,
                 times=options.times, look_seconds=options.look_seconds,
+                definitions=definition_names() if options.converts else (),
             )  # fmt: skip
             self._keeper = CertificateKeeper(
                 client, keeping, self._server.use, clock=clock, rng=rng, log=log

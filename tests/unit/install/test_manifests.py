@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import re
+from itertools import product
 from pathlib import Path
 from typing import Any
 
+from fairlead.api.schema import crd
+from fairlead.api.schema.conversion import with_beta
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.messages import ACCOUNT, PROXIED_NAME
 from fairlead.decide.health.settings import HealthSettings
 from fairlead.install.manifests import HISTORY, NAME, Install, all_objects, label_of, manifests
 from fairlead.install.values import (
+    CertManager,
+    Crds,
     DoctorSecrets,
     NodeAgentValues,
     Values,
+    WebhookValues,
     WebImpersonation,
     WebValues,
     conflicts,
@@ -27,7 +33,7 @@ from fairlead.node.settings import (
     TrafficSettings,
     TuningSettings,
 )
-from fairlead.webhook.configuration import PORT, SERVICE
+from fairlead.webhook.configuration import INJECT, PORT, SERVICE
 
 SPACE = "fairlead-system"
 
@@ -46,6 +52,58 @@ def test_the_webhook_is_served_where_its_service_sends_requests() -> None:
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert ports["webhook"] == PORT
     assert container["args"][-1] == f"0.0.0.0:{PORT}"
+
+
+BETA = Values(crds=Crds(v1beta1=True))
+
+
+def definitions(values: Values) -> list[dict[str, Any]]:
+    found = manifests(Install("elsewhere", values))
+    return [each for each in found if each["kind"] == "CustomResourceDefinition"]
+
+
+def rights_on_definitions(values: Values) -> list[dict[str, Any]]:
+    return [
+        rule
+        for each in manifests(Install(values=values)) if each["kind"] == "ClusterRole"
+        for rule in each["rules"] if "customresourcedefinitions" in rule.get("resources", ())
+    ]  # fmt: skip
+
+
+def test_v1beta1_is_served_and_converted_by_the_webhook_only_where_it_is_asked_for() -> None:
+    for plain, wanted in zip(definitions(Values()), crd.manifests(), strict=True):
+        assert plain["spec"] == wanted["spec"]
+    client = {"namespace": "elsewhere", "name": SERVICE, "path": "/convert", "port": 443}
+    webhook = {"conversionReviewVersions": ["v1"], "clientConfig": {"service": client}}
+    for both, wanted in zip(definitions(BETA), crd.manifests(), strict=True):
+        assert both["spec"] == {
+            **with_beta(wanted)["spec"],
+            "conversion": {"strategy": "Webhook", "webhook": webhook},
+        }
+    for values, count in ((Values(), 0), (BETA, 1)):
+        (controllers,) = (
+            each for each in manifests(Install(values=values)) if each["kind"] == "Deployment"
+        )
+        (container,) = controllers["spec"]["template"]["spec"]["containers"]
+        assert container["args"].count("--webhook-convert") == count
+
+
+def test_the_controllers_may_change_their_own_definitions_only_where_they_convert() -> None:
+    assert rights_on_definitions(Values()) == []
+    (rule,) = rights_on_definitions(BETA)
+    assert rule["verbs"] == ["get", "patch"]
+    assert tuple(rule["resourceNames"]) == crd.definition_names()
+
+
+def test_cert_manager_fills_in_the_authorities_of_definitions_that_are_converted() -> None:
+    issued = WebhookValues(cert_manager=CertManager(enabled=True, issuer_ref={"name": "i"}))
+    note = (INJECT, f"elsewhere/{SERVICE}")
+    for v1beta1, keep in product((False, True), (False, True)):
+        values = Values(crds=Crds(v1beta1=v1beta1, keep=keep), webhook=issued)
+        for each in definitions(values):
+            found = each["metadata"].get("annotations") or {}
+            assert (note in found.items()) is v1beta1
+            assert ("helm.sh/resource-policy" in found) is keep
 
 
 def test_every_object_has_its_template_once() -> None:

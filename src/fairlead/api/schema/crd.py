@@ -33,6 +33,11 @@ def manifests() -> list[dict[str, Any]]:
     return msgspec.json.decode(_encoded(), type=list[dict[str, Any]])
 
 
+def definition_names() -> tuple[str, ...]:
+    """Return the names of these definitions, in their order."""
+    return tuple(each["metadata"]["name"] for each in manifests())
+
+
 @functools.cache
 def _encoded() -> bytes:
     kinds = (

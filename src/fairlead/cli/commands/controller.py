@@ -82,11 +82,17 @@ WEBHOOK_LINGER_SECONDS = 5.0
     help="Directory with tls.crt and tls.key that somebody else renews. [default: made and renewed "
     "in the Secret fairlead-webhook]",
 )  # fmt: skip
+@click.option(
+    "--webhook-convert",
+    is_flag=True,
+    help="Also convert objects between v1alpha1 and v1beta1 there. fairlead install sets it where "
+    "crds.v1beta1 is true.",
+)
 @common(output=False)
 def controller(
     common_: Common, *, listen: str, lease: str, lease_seconds: int, peer_naming: str,
     binding: str, checkpoint_root: str, settings_file: str, history: str, webhook_listen: str,
-    webhook_cert_dir: Path | None,
+    webhook_cert_dir: Path | None, webhook_convert: bool,
 ) -> int:  # fmt: skip
     """Run the controllers on a Kubernetes cluster.
 
@@ -125,7 +131,9 @@ def controller(
         ),
         host=host,
         port=port,
-        webhook=_webhook(webhook_listen, webhook_cert_dir, namespace, policies),
+        webhook=_webhook(
+            webhook_listen, webhook_cert_dir, namespace, policies, converts=webhook_convert
+        ),
         notices=given.notices,
         audit=given.audit,
     )
@@ -135,23 +143,24 @@ def controller(
 
 
 def _webhook(
-    listen: str, directory: Path | None, namespace: str, policies: Policies
+    listen: str, directory: Path | None, namespace: str, policies: Policies, *, converts: bool
 ) -> WebhookOptions | None:
     """Return how the webhook is to be served; None when it is not."""
     from fairlead.app.settings import parse_listen
     from fairlead.webhook.service import WebhookOptions
 
     if not listen:
-        if directory is not None:
+        if directory is not None or converts:
+            option = "--webhook-convert" if converts else "--webhook-cert-dir"
             raise fail(
-                Code.BAD_COMBINATION, "--webhook-cert-dir takes --webhook-listen",
+                Code.BAD_COMBINATION, f"{option} takes --webhook-listen",
                 help=("--webhook-listen 0.0.0.0:9443",),
             )  # fmt: skip
         return None
     host, port = parse_listen(listen, "--webhook-listen")
     is_in_pod = bool(os.environ.get("KUBERNETES_SERVICE_HOST"))
     return WebhookOptions(
-        host=host, port=port, namespace=namespace, directory=directory,
+        host=host, port=port, namespace=namespace, directory=directory, converts=converts,
         system_namespaces=policies.teams.system_namespaces, terms=policies.terms,
         linger_seconds=WEBHOOK_LINGER_SECONDS if is_in_pod else 0.0,
     )  # fmt: skip

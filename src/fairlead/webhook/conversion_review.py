@@ -1,0 +1,81 @@
+"""ConversionReview (apiextensions.k8s.io/v1): objects of an API server in another version.
+
+All of a review's objects are converted, or none: an answer with fewer is a failure for the server.
+Source: `staging/src/k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1/types_conversion.go`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from fairlead.api.meta import Wire
+from fairlead.api.schema.conversion import UnknownVersion, converted
+from fairlead.webhook.review import BadReview
+
+API_VERSION = "apiextensions.k8s.io/v1"
+KIND = "ConversionReview"
+
+
+class ConversionRequest(Wire, frozen=True):
+    """Objects that are to be converted, in order."""
+
+    uid: str
+    desired_api_version: str = msgspec.field(name="desiredAPIVersion", default="")
+    objects: tuple[msgspec.Raw, ...] | None = None
+
+
+class _Review(Wire, frozen=True):
+    api_version: str = ""
+    kind: str = ""
+    request: ConversionRequest | None = None
+
+
+_REVIEWS = msgspec.json.Decoder(_Review)
+_OBJECTS = msgspec.json.Decoder(dict[str, Any])
+
+
+def answer(body: bytes) -> tuple[bytes, str]:
+    """Return the answer to a review, and why it failed: "" when it did not. BadReview."""
+    asked = _decode(body)
+    done: list[msgspec.Raw] = []
+    for index, each in enumerate(asked.objects or ()):
+        try:
+            done.append(_converted(each, asked.desired_api_version))
+        except UnknownVersion as error:
+            why = f"objects[{index}].{error}"
+            result = {"status": "Failure", "message": why}
+            return _encode({"uid": asked.uid, "result": result}), why
+    result = {"status": "Success"}
+    return _encode({"uid": asked.uid, "result": result, "convertedObjects": done}), ""
+
+
+def _converted(text: msgspec.Raw, api_version: str) -> msgspec.Raw:
+    """Return one object in another version; each is decoded by itself, so few are held at once."""
+    try:
+        found = _OBJECTS.decode(text)
+    except RecursionError as error:
+        raise BadReview("nested too deeply") from error
+    except ValueError as error:
+        raise UnknownVersion(f"kind: {error}") from error
+    return msgspec.Raw(msgspec.json.encode(converted(found, api_version)))
+
+
+def _decode(body: bytes) -> ConversionRequest:
+    try:
+        review = _REVIEWS.decode(body)
+    except ValueError as error:
+        raise BadReview(f"not a {KIND}: {error}") from error
+    except RecursionError as error:
+        raise BadReview("nested too deeply") from error
+    if (review.api_version, review.kind) != (API_VERSION, KIND):
+        got = f"{review.api_version or 'no apiVersion'} {review.kind or 'and no kind'}"
+        raise BadReview(f"got {got}, accepted: {API_VERSION} {KIND}")
+    if review.request is None:
+        raise BadReview("the review has no request")
+    return review.request
+
+
+def _encode(response: dict[str, Any]) -> bytes:
+    return msgspec.json.encode({"apiVersion": API_VERSION, "kind": KIND, "response": response})
