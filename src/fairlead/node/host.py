@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from fairlead.model.health.faults import Moment
+from fairlead.node.program_run import PROGRAM_PATH
 from fairlead.runtime.clock import Clock, SystemClock
 
 TEXT_BYTES_MAX = 1 << 20
@@ -109,6 +111,7 @@ class Host:
 
     `own_mounts` returns the mounts that this process has, as proc_pid_mountinfo(5) writes them.
     `containerd_dump` returns containerd's settings in effect, as TOML; None: by asking containerd.
+    `programs` has the programs of the machine; None: those of this machine, for its own root alone.
     """
 
     root: Path = Path("/")
@@ -117,6 +120,7 @@ class Host:
     clock_state: Callable[[], ClockState] = kernel_clock
     own_mounts: Callable[[], str] = Path("/proc/self/mountinfo").read_text
     containerd_dump: Callable[[], str] | None = None
+    programs: Path | None = None
 
     def path(self, *parts: str) -> Path:
         """Return a path of the machine, such as `proc/meminfo`, as one that can be opened."""
@@ -151,6 +155,16 @@ class Host:
             return self.text(*parts)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise Absent(f"no {'/'.join(parts)}") from error
+
+    def program(self, name: str) -> Path:
+        """Return a program of the machine; Absent, also where this process runs on another one."""
+        if self.programs is None and self.root != Path("/"):
+            raise Absent(f"the agent runs in a container, where it cannot start the host's {name}")
+        path = PROGRAM_PATH if self.programs is None else str(self.programs)
+        found = shutil.which(name, path=path)
+        if found is None:
+            raise Absent(f"no program {name}")
+        return Path(found)
 
     def boot_id(self) -> str:
         """Return the id of this boot; NotAHost."""

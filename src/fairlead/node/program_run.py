@@ -24,10 +24,8 @@ OUTPUT_BYTES_MAX = 4096
 KILL_SECONDS = 2.0
 _CHUNK_BYTES = 65_536
 _REAP_SECONDS = 0.005
-_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LC_ALL": "C",
-}
+PROGRAM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_ENVIRONMENT = {"PATH": PROGRAM_PATH, "LC_ALL": "C"}
 _PR_SET_CHILD_SUBREAPER = 36
 
 

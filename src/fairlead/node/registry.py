@@ -85,11 +85,14 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     yield from shaping.conflicts(settings)
     yield from exporters.conflicts(settings.exporters)
     yield from _of_repairs(settings.repairs)
-    if settings.tuning.kubelet_directory and not settings.repairs.reboots:
-        yield (
-            "tuning.kubeletDirectory",
-            "it takes repairs.reboots: the kubelet reads it at its start",
-        )
+    tuned = settings.tuning
+    for name, value, why in (
+        ("kubeletDirectory", tuned.kubelet_directory, "the kubelet reads it at its start"),
+        ("containerdDirectory", tuned.containerd_directory, "containerd reads it at its start"),
+        ("kernelArguments", tuned.kernel_arguments, "the kernel reads them at its start"),
+    ):
+        if value and not settings.repairs.reboots:
+            yield f"tuning.{name}", f"it takes repairs.reboots: {why}"
     for path, codes in (("gpu.xid", settings.gpu.xid), ("gpu.sxid", settings.gpu.sxid)):
         for code in codes:
             if not (code.isascii() and code.isdecimal()):

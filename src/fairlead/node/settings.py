@@ -256,6 +256,19 @@ class TuningSettings(Section, frozen=True):
                   "where apply keeps one of its own, written before a reboot that health asks for; "
                   "empty: none, and the kubelet's settings are only verified."),
     ] = ""  # fmt: skip
+    containerd_directory: Annotated[
+        str, Meta(max_length=512, description="Directory that containerd's imports name, where "
+                  "apply keeps a drop-in of its own, written when health has emptied the node; "
+                  "empty: none, and containerd's settings are only verified."),
+    ] = ""  # fmt: skip
+    containerd_restart_command: Annotated[
+        tuple[str, ...],
+        Meta(min_length=1, max_length=16, description="Command that starts containerd again."),
+    ] = ("systemctl", "restart", "containerd")  # fmt: skip
+    kernel_arguments: Annotated[
+        bool, about("apply keeps arguments of the kernel in a drop-in of GRUB of its own, written "
+                    "before a reboot that health asks for; false: they are only verified."),
+    ] = False  # fmt: skip
     period_seconds: Annotated[int, within(1, 600, "Time between two looks at all settings.")] = 300
     severity: Annotated[Severity, about("Of the fault that something differs.")] = Severity.INFO
 

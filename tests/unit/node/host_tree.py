@@ -102,11 +102,14 @@ class HostTree:
 class Looks:
     """The agent's look at a machine, without threads; `restart` keeps only what is kept."""
 
-    def __init__(self, tree: HostTree, *names: str, settings: AgentSettings | None = None) -> None:
+    def __init__(
+        self, tree: HostTree, *names: str, settings: AgentSettings | None = None,
+        host: Host | None = None,
+    ) -> None:  # fmt: skip
         self.tree = tree
         self.settings = settings or AgentSettings()
         self.names: Sequence[str] = names or tuple(SOURCES)
-        self.host = tree.host()
+        self.host = host or tree.host()
         self._begin(Kept())
 
     def _begin(self, kept: Kept) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Generator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,17 +25,18 @@ from fairlead.cli.views.agent import (
     restored_lines,
     setting_rows,
     source_rows,
+    start_lines,
     summary_line,
     tuning_line,
 )
 from fairlead.cli.views.node_tests import MEASURED_COLUMNS, measured_rows
 from fairlead.input.errors import CliError, Code, Exit, fail, writing
 from fairlead.model.health.faults import identity
-from fairlead.node.host import Host, NotAHost, whole_number
+from fairlead.node.host import Absent, Host, NotAHost, whole_number
 from fairlead.node.readers import look_once
 from fairlead.node.registry import load_settings, sources, without_changes
 from fairlead.node.report import report_of, report_values
-from fairlead.node.settings import AgentSettings
+from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.watch import Kept, MachineWatch
 
 if TYPE_CHECKING:
@@ -214,7 +216,7 @@ def tune(
     try:
         if restores:
             outcome = tuning.restore(host, record=kept)
-            _remove_drop_in(common_, host, tuned.kubelet_directory)
+            _remove_drop_ins(common_, host, tuned)
         else:
             wanted = tuning.load_profile(name)
             known = tuning.read_facts(host, tuned.facts | facts_of(facts))
@@ -222,6 +224,9 @@ def tune(
             outcome = tuning.TuningOutcome(tuning.verify(host, wanted, known))
             if applies:
                 outcome = tuning.tune(host, wanted, known, record=kept)
+            starts = tuning.DropIns(host, tuned, is_dry=True).look(wanted, known)
+            findings = tuning.explained(outcome.findings, starts)
+            outcome = replace(outcome, findings=findings, starts=starts)
     except NotAHost as error:
         raise _not_a_host(error) from error
     except tuning.RecordError as error:
@@ -234,15 +239,15 @@ def tune(
     return Exit.FAILED if drifts or not_restored else Exit.OK
 
 
-def _remove_drop_in(common_: Common, host: Host, directory: str) -> None:
-    from fairlead.node.tuning import remove_drop_in
+def _remove_drop_ins(common_: Common, host: Host, settings: TuningSettings) -> None:
+    from fairlead.node.tuning import DropIns
 
     try:
-        if directory and remove_drop_in(host, directory):
-            common_.note("note: the kubelet's drop-in is removed; it counts from its next start")
-    except OSError as error:
-        raise fail(Code.DATA_UNWRITABLE, f"{error.filename}: {error.strerror}",
-                   help=("remove the file by hand",)) from error  # fmt: skip
+        for part in DropIns(host, settings, is_dry=True).remove():
+            whose = "GRUB" if part.value == "kernel" else part.value
+            common_.note(f"note: the drop-in of {whose} is removed; it counts from {part.start}")
+    except (Absent, OSError) as error:
+        raise fail(Code.DATA_UNWRITABLE, str(error), help=("remove the file by hand",)) from error
 
 
 def _show_tuning(common_: Common, outcome: TuningOutcome) -> None:
@@ -251,7 +256,7 @@ def _show_tuning(common_: Common, outcome: TuningOutcome) -> None:
         return
     if outcome.findings:
         common_.table(SETTING_COLUMNS, setting_rows(outcome.findings), empty="")
-    for line in restored_lines(outcome):
+    for line in (*restored_lines(outcome), *start_lines(outcome)):
         common_.note(line)
     common_.note(tuning_line(outcome))
 

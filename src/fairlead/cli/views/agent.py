@@ -104,3 +104,8 @@ def restored_lines(outcome: TuningOutcome) -> list[str]:
     return [
         f"{each.setting}: {each.why or f'restored to {each.value}'}" for each in outcome.restored
     ]
+
+
+def start_lines(outcome: TuningOutcome) -> list[str]:
+    """Return a line for each drop-in with which something is to be done, or cannot be."""
+    return [each.words for each in outcome.starts if each.words]

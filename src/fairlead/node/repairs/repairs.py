@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import msgspec
 
@@ -36,6 +36,9 @@ from fairlead.node.state import KeptRepair, State
 from fairlead.runtime.logs import SILENT, Logger
 
 R = TypeVar("R")
+#: Gets the components of a request and returns what it has done in place of a reboot, "" where that
+#: goes on, and what went wrong; an OSError goes wrong as well.
+BeforeReboot: TypeAlias = Callable[[Sequence[str]], tuple[str, str]]
 #: Refusals that are kept, and for how long what was carried out is.
 _REFUSALS_MAX, _KEPT_SECONDS = 16, 8 * DAY
 
@@ -57,10 +60,10 @@ class Repairs:
         state: State,
         *,
         log: Logger = SILENT,
-        before_reboot: Callable[[], None] = lambda: None,
+        before_reboot: BeforeReboot = lambda _: ("", ""),
     ) -> None:
         """StateError when what was done before cannot be read. `before_reboot` is called in a
-        thread before the machine is asked to start again; an OSError of it is logged.
+        thread before the machine is asked to start again.
         """
         self._before_reboot = before_reboot
         self._host = host
@@ -110,13 +113,21 @@ class Repairs:
             return AfterStep()
         self._keep(kept)
         self._log.warning("Carries out a request", action=request.action.value, id=request.id)
-        if request.action is Action.REBOOT:
-            try:
-                await in_thread(self._before_reboot)
-            except OSError as error:
-                self._log.warning("Left settings as they are before a reboot", exc_info=error)
+        if request.action is Action.REBOOT and (done := await self._prepared(request)):
+            self._answer(kept, AgentAnswer.DONE, done)
+            return AfterStep()
         outcome = await in_thread(partial(perform, settings, request, facts.gpus))
         return self._after(kept, facts, outcome)
+
+    async def _prepared(self, request: RepairRequest) -> str:
+        """Set what counts from a start; return what makes the reboot needless, "" for nothing."""
+        try:
+            done, wrong = await in_thread(partial(self._before_reboot, request.components))
+        except OSError as error:
+            done, wrong = "", str(error)
+        if wrong:
+            self._log.warning("Left settings as they are before a reboot", error=wrong)
+        return done
 
     def _after(self, kept: KeptRepair, facts: RepairFacts, outcome: ProgramOutcome) -> AfterStep:
         """Keep how a command ended. A reboot is over only when the machine has another boot."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -27,6 +27,7 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.host import Absent, Host
+from fairlead.node.program_run import PROGRAM_PATH
 from fairlead.node.settings import READ_SECONDS_MAX, AgentSettings
 from fairlead.node.source import Judged, Nothing, SignalSource
 
@@ -37,7 +38,6 @@ _NAMED_MAX = 3
 _FILES_MAX = 64
 _DUMP = ("containerd", "config", "dump")
 NOT_REACHABLE = "the agent runs in a container, where it cannot ask the host's containerd"
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 Table = Mapping[str, Any]
 
@@ -50,12 +50,12 @@ class ContainerdFacts:
     effective: Table
 
 
-def dump_of_host() -> str:
+def dump_of_host(command: Sequence[str] = _DUMP) -> str:
     """Return what is in effect, as TOML; OSError."""
     try:
         done = subprocess.run(
-            _DUMP, capture_output=True, text=True, timeout=READ_SECONDS_MAX, check=False,
-            stdin=subprocess.DEVNULL, env={"PATH": _PATH, "LC_ALL": "C"},
+            command, capture_output=True, text=True, timeout=READ_SECONDS_MAX, check=False,
+            stdin=subprocess.DEVNULL, env={"PATH": PROGRAM_PATH, "LC_ALL": "C"},
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise OSError(f"{' '.join(_DUMP)} did not end within {READ_SECONDS_MAX} s") from error
@@ -80,22 +80,39 @@ def read(host: Host) -> ContainerdFacts:
         raise Absent(f"no /{CONFIG}")
     if not is_reachable(host):
         raise Absent(NOT_REACHABLE)
-    texts = {f"/{CONFIG}": host.text(CONFIG)}
-    patterns = _parsed(texts[f"/{CONFIG}"], f"/{CONFIG}").get("imports", ())
-    for pattern in patterns if isinstance(patterns, list) else ():
-        for path in _matching(host, str(pattern)):
-            texts[path] = host.text(path)
-    files = {path: _parsed(text, path) for path, text in texts.items()}
+    texts = {path: text for each in settings_files(host) for path, text in each.texts.items()}
+    files = {path: parsed(text, path) for path, text in texts.items()}
     dump = host.containerd_dump or dump_of_host
     return ContainerdFacts(files, _effective(dump, tuple(sorted(texts.items())), _program()))
 
 
+@dataclass(frozen=True, slots=True)
+class ImportedFiles:
+    """The texts by path of the files that a pattern names; of the main file for no pattern."""
+
+    pattern: str
+    texts: Mapping[str, str]
+
+
+def settings_files(host: Host) -> Iterator[ImportedFiles]:
+    """Yield the main file, then what each of its imports names; Absent, OSError."""
+    text = host.present(CONFIG)
+    yield ImportedFiles("", {f"/{CONFIG}": text})
+    patterns = parsed(text, f"/{CONFIG}").get("imports", ())
+    for pattern in patterns if isinstance(patterns, list) else ():
+        texts = {path: host.text(path) for path in _matching(host, str(pattern))}
+        yield ImportedFiles(str(pattern), texts)
+
+
 def _program() -> tuple[int, ...]:
     """Return what another program has other values of; () where there is none."""
-    found = shutil.which(_DUMP[0], path=_PATH)
-    if found is None:
-        return ()
-    stat = Path(found).stat()
+    found = shutil.which(_DUMP[0], path=PROGRAM_PATH)
+    return () if found is None else program_stat(Path(found))
+
+
+def program_stat(path: Path) -> tuple[int, ...]:
+    """Return what another program at this path has other values of; OSError."""
+    stat = path.stat()
     return stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
@@ -105,11 +122,12 @@ def _effective(
 ) -> Table:
     """Return what is in effect with these files and this program; OSError, which is not kept."""
     del texts, program
-    return _parsed(dump(), " ".join(_DUMP))
+    return parsed(dump(), " ".join(_DUMP))
 
 
 @lru_cache(maxsize=2 * _FILES_MAX)
-def _parsed(text: str, name: str) -> Table:
+def parsed(text: str, name: str) -> Table:
+    """Return the TOML of a text that errors call `name`; OSError."""
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -131,10 +149,10 @@ def setting(facts: ContainerdFacts, name: str) -> str | None:
     """
     first, *rest = name.split("/")
     here: object = facts.effective.get(first)
-    if first == "plugins" and rest and rest[0] not in _table(here):
+    if first == "plugins" and rest and rest[0] not in as_table(here):
         raise Absent(f"this containerd has no plugin {rest[0]}")
     for step in rest:
-        here = _table(here).get(step)
+        here = as_table(here).get(step)
     if isinstance(here, bool):
         return str(here).lower()
     if here is None or isinstance(here, (int, float, str)):
@@ -145,10 +163,10 @@ def setting(facts: ContainerdFacts, name: str) -> str | None:
 def ignored(facts: ContainerdFacts) -> Iterator[tuple[str, str]]:
     """Yield (file, setting) of what a file sets under `plugins` and nothing in effect has."""
     version = facts.effective.get("version")
-    plugins = _table(facts.effective.get("plugins"))
+    plugins = as_table(facts.effective.get("plugins"))
     for path, table in sorted(facts.files.items()):
         if table.get("version", version) == version:
-            for steps in _missing(_table(table.get("plugins")), plugins):
+            for steps in _missing(as_table(table.get("plugins")), plugins):
                 yield path, ".".join(steps)
 
 
@@ -158,11 +176,12 @@ def _missing(wanted: Table, found: Table) -> Iterator[tuple[str, ...]]:
         if name not in found:
             yield (name,)
         elif isinstance(value, dict) and isinstance(found[name], dict):
-            for steps in _missing(_table(cast("object", value)), _table(found[name])):
+            for steps in _missing(as_table(cast("object", value)), as_table(found[name])):
                 yield (name, *steps)
 
 
-def _table(value: object) -> Table:
+def as_table(value: object) -> Table:
+    """Return a value of TOML as a table, an empty one for another."""
     return cast("Table", value) if isinstance(value, dict) else {}
 
 

@@ -1,14 +1,14 @@
 """Settings of the machine that are not as its profile says: one fault, with the differences.
 
 In mode `apply` the read also sets what differs and takes effect at once. Without a profile it
-restores what an earlier one had set. What counts from the kubelet's next start is a fault of its
-own, which asks for a reboot; `restart_setter` is called before it.
+restores what an earlier one had set. What counts from the next start of the kubelet, of containerd
+or of the kernel is a fault of its own, which asks for a reboot; `restart_setter` is called before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -31,27 +31,22 @@ from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import Judged, SignalSource
 from fairlead.node.tuning import (
     NO_PROFILE,
-    DropIn,
+    DropIns,
+    NextStart,
     ReadyProfile,
     TuningFinding,
     TuningOutcome,
-    drop_in,
-    is_kubelet_down,
+    explained,
     parse_profile,
     profile_path,
     read_facts,
     restore,
-    take_back,
     tune,
     verify,
-    write_drop_in,
 )
 
 SOURCE, DRIFT, RESTART = "tuning", "tuning-drift", "tuning-restart"
-_KUBELET = "kubelet"
 _EARLIER = "earlier profile"
-#: Looks in a row at which the kubelet is down until its drop-in is taken back.
-_LOOKS_DOWN = 2
 #: Differences that are kept for the report.
 DIFFERENCES_MAX = 64
 
@@ -63,9 +58,8 @@ class TuningFacts:
     profile: str
     outcome: TuningOutcome
     facts: dict[str, int]
-    #: None: the agent has no drop-in of the kubelet, or `restart_why` it is not known.
-    restart: DropIn | None = None
-    restart_why: str = ""
+    #: The drop-ins that the agent has.
+    starts: tuple[NextStart, ...] = ()
 
 
 class TuningMemory(msgspec.Struct, frozen=True, rename="camel"):
@@ -93,7 +87,7 @@ class TuningReader:
         self._record = Path(settings.record)
         self._text = ""
         self._profile: ReadyProfile | None = None
-        self._looks_down = 0
+        self._drop_ins = DropIns(host, settings)
         if settings.profile:
             self._path = profile_path(settings.profile)
             self._load()
@@ -113,11 +107,11 @@ class TuningReader:
         """
         if not self._settings.profile:
             restored = restore(self._host, record=self._record)
-            kept = self._restart(NO_PROFILE, {})
-            has_kept = kept[0] is not None and kept[0].needs_restart
+            kept = self._starts(NO_PROFILE, {})
+            has_kept = any(each.needs_restart for each in kept)
             if not has_kept and all(each.is_left or not each.why for each in restored.restored):
                 raise Absent("tuning.profile is not set")
-            return TuningFacts("", restored, {}, *kept)
+            return TuningFacts("", restored, {}, kept)
         try:
             profile = self._load()
         except CliError as error:
@@ -128,40 +122,32 @@ class TuningReader:
             outcome = tune(self._host, profile, facts, record=self._record)
         else:
             outcome = TuningOutcome(verify(self._host, profile, facts))
-        return TuningFacts(profile.profile.name, outcome, facts, *self._restart(profile, facts))
+        starts = self._starts(profile, facts)
+        outcome = replace(outcome, findings=explained(outcome.findings, starts))
+        return TuningFacts(profile.profile.name, outcome, facts, starts)
 
-    def _restart(
-        self, profile: ReadyProfile, facts: Mapping[str, int]
-    ) -> tuple[DropIn | None, str]:
-        """Return how the kubelet's drop-in is; take one back with which the kubelet does not run.
-
-        A kubelet that is down at two looks in a row does not run.
-        """
-        directory = self._settings.kubelet_directory
-        if not directory or self._settings.mode is not TuningMode.APPLY:
-            return None, ""
+    def _starts(self, profile: ReadyProfile, facts: Mapping[str, int]) -> tuple[NextStart, ...]:
+        """Return how the drop-ins are; take one back with which its daemon does not run."""
+        why = ""
         try:
-            self._looks_down = self._looks_down + 1 if is_kubelet_down(self._host) else 0
-            if self._looks_down >= _LOOKS_DOWN:
-                take_back(self._host, directory)
-            return drop_in(self._host, directory, profile, facts), ""
-        except (Absent, OSError) as error:
-            return None, f"{RESTART}: {error}"
+            self._drop_ins.take_back()
+        except OSError as error:
+            why = f"cannot be taken back: {error}"
+        found = self._drop_ins.look(profile, facts)
+        return tuple(replace(each, drop_in=None, why=why) for each in found) if why else found
 
-    def set_for_restart(self) -> None:
-        """Make the kubelet's drop-in what the profile wants, right before a reboot; OSError."""
-        directory = self._settings.kubelet_directory
-        if not directory or self._settings.mode is not TuningMode.APPLY:
-            return
+    def set_for_restart(self, asked: Sequence[str]) -> tuple[str, str]:
+        """Make the drop-ins what the profile wants, right before a reboot; OSError.
+
+        `asked` are the components for which it is asked. Return what was done in place of a reboot,
+        "" where it goes on, and what went wrong.
+        """
         try:
             profile = self._load() if self._settings.profile else NO_PROFILE
         except CliError as error:
             raise OSError(f"the profile: {error.problems[0].message}") from error
         facts = read_facts(self._host, self._settings.facts)
-        try:
-            write_drop_in(self._host, directory, drop_in(self._host, directory, profile, facts))
-        except Absent as error:
-            raise OSError(str(error)) from error
+        return self._drop_ins.set(profile, facts, asked)
 
 
 def judge(
@@ -173,10 +159,9 @@ def judge(
     differences = tuple(each for each in found if each.state.is_drift)
     not_restored = tuple(each for each in facts.outcome.restored if each.why and not each.is_left)
     observations: list[Observation] = []
-    refused = facts.restart is not None and facts.restart.is_refused
+    refused = [each.words for each in facts.starts if each.drop_in and each.drop_in.is_refused]
     if differences or not_restored or refused:
-        parts = ["the kubelet did not run with its drop-in, which was taken back"] * refused
-        parts += [each.words for each in differences]
+        parts = [*refused, *(each.words for each in differences)]
         parts += [f"{each.setting} is not restored: {each.why}" for each in not_restored]
         number = len(differences) + len(not_restored)
         text = f"{number} of {len(found) + len(not_restored)}: {'; '.join(parts)}"
@@ -188,9 +173,11 @@ def judge(
                        if each.state is SettingState.UNREADABLE)  # fmt: skip
     is_blind = bool(found) and len(unreadable) == len(found)
     seen = frozenset[str]() if is_blind else None
-    if facts.restart_why:  # a fault that asks for a restart is neither there nor over
-        unreadable = (*unreadable, facts.restart_why)
-        seen = frozenset[str]() if is_blind else frozenset({facts.profile or _EARLIER})
+    unknown = tuple(f"{RESTART}: {each.words}" for each in facts.starts if each.drop_in is None)
+    if unknown:  # a fault that asks for a restart of these is neither there nor over
+        unreadable = (*unreadable, *unknown)
+        known = {each.part.value for each in facts.starts if each.drop_in is not None}
+        seen = frozenset(known if is_blind else {facts.profile or _EARLIER, *known})
     return Judged(
         TuningMemory(
             facts.profile, settings.tuning.mode, facts.facts, _values(found),
@@ -203,16 +190,12 @@ def judge(
 
 
 def _of_restart(facts: TuningFacts, settings: AgentSettings, at: Moment) -> list[Observation]:
-    """Return the fault that asks for a reboot, in which the kubelet's drop-in changes."""
-    restart = facts.restart
-    if restart is None or not restart.needs_restart:
-        return []
-    names = ", ".join(restart.settings)
-    text = f"counts from the kubelet's next start: {names}" if names else (
-        "what an earlier profile had set in the kubelet's drop-in goes with its next start"
-    )  # fmt: skip
+    """Return a fault that asks for a reboot for each drop-in that changes by it."""
     verdict = steady(Severity.INFO, Action.REBOOT, settings.stable_seconds)
-    return [observed(identity(RESTART, _KUBELET), verdict, text, at)]
+    return [
+        observed(identity(RESTART, each.part.value), verdict, each.words, at)
+        for each in facts.starts if each.needs_restart
+    ]  # fmt: skip
 
 
 def _values(findings: Sequence[TuningFinding]) -> dict[str, str]:
@@ -224,7 +207,8 @@ def _values(findings: Sequence[TuningFinding]) -> dict[str, str]:
 def source(host: Host, settings: AgentSettings) -> SignalSource[TuningFacts, TuningMemory] | None:
     """Return the source; None without a profile and with nothing that was set. CliError."""
     tuned = settings.tuning
-    if not (tuned.profile or tuned.kubelet_directory or Path(tuned.record).exists()):
+    has_drop_ins = tuned.kubelet_directory or tuned.containerd_directory or tuned.kernel_arguments
+    if not (tuned.profile or has_drop_ins or Path(tuned.record).exists()):
         return None
     return SignalSource(
         SOURCE, (DRIFT, RESTART), TuningMemory, TuningReader(host, tuned).read,
@@ -232,6 +216,8 @@ def source(host: Host, settings: AgentSettings) -> SignalSource[TuningFacts, Tun
     )  # fmt: skip
 
 
-def restart_setter(host: Host, settings: AgentSettings) -> Callable[[], None]:
-    """Return what is called right before a reboot; CliError."""
+def restart_setter(
+    host: Host, settings: AgentSettings
+) -> Callable[[Sequence[str]], tuple[str, str]]:  # fmt: skip
+    """Return what is called right before a reboot, `TuningReader.set_for_restart`; CliError."""
     return TuningReader(host, settings.tuning).set_for_restart

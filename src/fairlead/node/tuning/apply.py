@@ -20,6 +20,7 @@ import msgspec
 
 from fairlead.api.cluster.node_report import SettingState
 from fairlead.node.host import Absent, Host
+from fairlead.node.tuning.drop_ins import NextStart
 from fairlead.node.tuning.profile import NO_PROFILE, ReadyProfile
 from fairlead.node.tuning.record import TargetEntry, open_record
 from fairlead.node.tuning.values import read_target, set_by_administrator, write_value
@@ -47,11 +48,15 @@ class Restored:
 
 @dataclass(frozen=True, slots=True)
 class TuningOutcome:
-    """What a machine is like after a run. `changed` counts the targets that were set."""
+    """What a machine is like after a run. `changed` counts the targets that were set.
+
+    `starts` are the drop-ins, which a run does not write.
+    """
 
     findings: tuple[TuningFinding, ...] = ()
     restored: tuple[Restored, ...] = ()
     changed: int = 0
+    starts: tuple[NextStart, ...] = ()
 
 
 @dataclass(slots=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any, cast
 
@@ -21,8 +22,12 @@ COMMAND_LINE = "proc/cmdline"
 NOT_SET, GIVEN = "not set", "given"
 #: The kubelet as a unit, and where the process ids of a unit are (cgroup v2, v1).
 _GROUPS = ("sys/fs/cgroup/system.slice", "sys/fs/cgroup/systemd/system.slice")
-_KUBELETS = ("kubelet", "k3s", "rke2-agent")
+KUBELETS = ("kubelet", "k3s", "rke2-agent")
 _DROP_INS_MAX = 64
+#: A unit that is younger, so long after the machine's start, is one that starts again and again.
+_YOUNG_SECONDS, _STARTING_SECONDS = 60.0, 300.0
+#: Of clock ticks in /proc/PID/stat: USER_HZ, 100 on every architecture of Linux that is in use.
+_TICKS = 100.0
 #: Flags that are not called as their field is (kubernetes, `cmd/kubelet/app/options/options.go`).
 _FLAGS = {
     "authentication/anonymous/enabled": "anonymous-auth",
@@ -45,14 +50,15 @@ _FLAGS = {
 _WORDS = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
-def kernel_argument(host: Host, name: str) -> str:
+def kernel_argument(host: Host, name: str, *, without: Sequence[str] = ()) -> str:
     """Return the value of an argument, the last one where it is given more than once; GIVEN for one
     without a value, NOT_SET for one that is not there; Absent, OSError.
 
     Names are alike with - and _, and what follows `--` is for init (the kernel's admin guide).
+    `without` are arguments that do not count, in a row.
     """
     found, wanted = NOT_SET, name.replace("-", "_")
-    for word in _split(host.present(COMMAND_LINE)):
+    for word in without_run(_split(host.present(COMMAND_LINE)), without):
         if word == "--":
             break
         key, is_set, value = word.partition("=")
@@ -68,17 +74,58 @@ def _split(text: str) -> list[str]:
         return text.split()
 
 
+def without_run(words: Sequence[str], run: Sequence[str]) -> list[str]:
+    """Return the words without the last place where those of `run` stand in a row."""
+    for i in range(len(words) - len(run), -1, -1) if run else ():
+        if list(words[i : i + len(run)]) == list(run):
+            return [*words[:i], *words[i + len(run) :]]
+    return list(words)
+
+
 def kubelet_command(host: Host) -> str:
     """Return the file with the command line of the kubelet that runs; Absent."""
+    for process in _of_units(host, KUBELETS):
+        return f"{process}/cmdline"
+    raise Absent("no kubelet runs as a unit of systemd")
+
+
+def _of_units(host: Host, names: Sequence[str], program: str = "") -> Iterator[str]:
+    """Yield the directory below /proc of the oldest process of each unit that runs.
+
+    With `program` of those alone that have this name: a unit of containerd has its shims, too.
+    """
     for group in _GROUPS:
-        for name in _KUBELETS:
+        for name in names:
             try:
                 numbers = host.text(group, f"{name}.service", "cgroup.procs").split()
             except OSError:
                 continue
-            if numbers and all(number.isdecimal() for number in numbers):
-                return f"proc/{min(map(int, numbers))}/cmdline"
-    raise Absent("no kubelet runs as a unit of systemd")
+            if not all(number.isdecimal() for number in numbers):
+                continue
+            for number in sorted(map(int, numbers)):
+                with suppress(OSError):
+                    if not program or host.text("proc", str(number), "comm") == program:
+                        yield f"proc/{number}"
+                        break
+
+
+def unit_began(host: Host, names: Sequence[str], program: str = "") -> float | None:
+    """Return the uptime at which a unit has begun, None where none of them runs."""
+    for process in _of_units(host, names, program):
+        try:
+            return float(host.text(process, "stat").rpartition(")")[2].split()[19]) / _TICKS
+        except (OSError, ValueError, IndexError):
+            return None
+    return None
+
+
+def is_unit_down(host: Host, names: Sequence[str], program: str = "") -> bool:
+    """True when no unit runs, or one that has just begun, long after the machine's start."""
+    uptime = host.now().uptime_seconds
+    if uptime < _STARTING_SECONDS:
+        return False
+    began = unit_began(host, names, program)
+    return began is None or uptime - began < _YOUNG_SECONDS
 
 
 def kubelet_directory(host: Host, command: str) -> str:

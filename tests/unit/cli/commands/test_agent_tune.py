@@ -59,10 +59,14 @@ def test_what_the_page_shows(tune: Tune, tree: HostTree, tmp_path: Path,
     (text,) = re.findall(r"```yaml\n(name:.*?)```", page, re.DOTALL)
     assert len(parse_profile(text, "page").wants) == 3
     (tmp_path / "profile.yaml").write_text(text)
+    blocks = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    (settings,) = (each for each in blocks if "kernelArguments" in each)
+    own = settings.replace("/etc/fairlead/profile.yaml", "./profile.yaml")
+    (tmp_path / "agent.yaml").write_text(own)
     monkeypatch.chdir(tmp_path)
     shown = re.findall(r"^\$ fairlead agent tune (.*?)(?:#.*)?$", page, re.MULTILINE)
     codes = [tune(*shlex.split(each))[0] for each in shown]
-    assert codes == [Exit.FAILED] * 3 + [Exit.OK] * 2
+    assert codes == [Exit.FAILED] * 3 + [Exit.OK] * 2 + [Exit.FAILED]
     assert tree.host().text(SOMAXCONN) == "4096"
 
 

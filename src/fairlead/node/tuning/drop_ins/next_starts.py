@@ -1,0 +1,234 @@
+"""What counts from the next start of the kubelet, of containerd and of the kernel, in one place.
+
+Each has a drop-in of its own (`kubelet`, `containerd`, `kernel`); here they are looked at, taken
+back, set and removed together, each on its own: one that cannot be set holds up no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Self, assert_never
+
+import msgspec
+
+from fairlead.api.cluster.node_report import SettingState, TuningMode
+from fairlead.node.host import Absent, Host
+from fairlead.node.settings import TuningSettings
+from fairlead.node.tuning.drop_ins.choice import ChosenLines, DropIn
+from fairlead.node.tuning.drop_ins.containerd import (
+    containerd_drop_in,
+    containerd_file,
+    is_containerd_down,
+    set_containerd,
+)
+from fairlead.node.tuning.drop_ins.kernel import kernel_drop_in, remove_kernel, set_kernel
+from fairlead.node.tuning.drop_ins.kubelet import (
+    is_kubelet_down,
+    kubelet_drop_in,
+    kubelet_file,
+    set_kubelet,
+)
+from fairlead.node.tuning.profile import LineKind, ReadyProfile
+from fairlead.node.tuning.verify import TuningFinding
+
+#: Looks in a row at which a daemon is down until its drop-in is taken back.
+_LOOKS_DOWN = 2
+
+
+class StartPart(Enum):
+    """What has a drop-in, in the order in which they are set: a kubelet needs its containerd."""
+
+    _value_: str
+    kind: LineKind
+    start: str
+
+    def __new__(cls, value: str, kind: LineKind, start: str) -> Self:
+        """Make a member."""
+        part = object.__new__(cls)
+        part._value_, part.kind, part.start = value, kind, start
+        return part
+
+    CONTAINERD = "containerd", LineKind.CONTAINERD, "containerd's next start"
+    KUBELET = "kubelet", LineKind.KUBELET, "the kubelet's next start"
+    KERNEL = "kernel", LineKind.KERNEL_ARGUMENT, "the machine's next start"
+
+
+@dataclass(frozen=True, slots=True)
+class NextStart:
+    """How the drop-in of a part is; None: `why` it is not known. `left` is by the title of a line.
+
+    `left`: lines that differ and that it does not give, with the reason.
+    """
+
+    part: StartPart
+    drop_in: DropIn | None = None
+    why: str = ""
+    left: Mapping[str, tuple[SettingState, str]] = field(
+        default_factory=dict[str, tuple[SettingState, str]]
+    )
+
+    @property
+    def needs_restart(self) -> bool:
+        """True when its part should start again for it."""
+        return self.drop_in is not None and self.drop_in.needs_restart
+
+    @property
+    def words(self) -> str:
+        """What is the matter with it, "" for nothing."""
+        if self.drop_in is None:
+            return f"{self.part.value}: {self.why}"
+        if self.drop_in.is_refused:
+            return f"{self.part.value}: the drop-in was taken back: {self.drop_in.why}"
+        if not self.drop_in.needs_restart:
+            return ""
+        names = ", ".join(self.drop_in.settings)
+        return f"counts from {self.part.start}: {names}" if names else (
+            f"what an earlier profile had set goes with {self.part.start}"
+        )  # fmt: skip
+
+
+class DropIns:
+    """The drop-ins that the settings name; none in mode `verify` but for a dry run."""
+
+    def __init__(self, host: Host, settings: TuningSettings, *, is_dry: bool = False) -> None:
+        """`is_dry`: whatever the mode, what they would be is asked for, and nothing is written."""
+        self._host = host
+        self._settings = settings
+        self._looks_down = dict.fromkeys(StartPart, 0)
+        self._parts = tuple(self._named() if is_dry or settings.mode is TuningMode.APPLY else ())
+
+    def _named(self) -> Iterator[StartPart]:
+        if self._settings.containerd_directory:
+            yield StartPart.CONTAINERD
+        if self._settings.kubelet_directory:
+            yield StartPart.KUBELET
+        if self._settings.kernel_arguments:
+            yield StartPart.KERNEL
+
+    def look(self, profile: ReadyProfile, facts: Mapping[str, int]) -> tuple[NextStart, ...]:
+        """Return how each is; none is written."""
+        return tuple(self._look_at(part, profile, facts) for part in self._parts)
+
+    def _look_at(
+        self, part: StartPart, profile: ReadyProfile, facts: Mapping[str, int]
+    ) -> NextStart:
+        try:
+            drop_in, chosen = self._read(part, profile, facts)
+            return NextStart(part, drop_in, left=chosen.left)
+        except (Absent, OSError) as error:
+            return NextStart(part, why=str(error))
+
+    def _read(
+        self, part: StartPart, profile: ReadyProfile, facts: Mapping[str, int]
+    ) -> tuple[DropIn, ChosenLines]:
+        match part:
+            case StartPart.CONTAINERD:
+                directory = self._settings.containerd_directory
+                return containerd_drop_in(self._host, directory, profile, facts)
+            case StartPart.KUBELET:
+                directory = self._settings.kubelet_directory
+                return kubelet_drop_in(self._host, directory, profile, facts)
+            case StartPart.KERNEL:
+                return kernel_drop_in(self._host, profile, facts)
+            case _:
+                assert_never(part)
+
+    def take_back(self) -> None:
+        """Take a drop-in back from a daemon that is down at two looks in a row; OSError.
+
+        A kubelet whose containerd is down is not to blame: it cannot run without.
+        """
+        host, settings = self._host, self._settings
+        if StartPart.CONTAINERD in self._parts:
+            is_down = is_containerd_down(host, settings.containerd_directory)
+            if self._counts_down(StartPart.CONTAINERD, is_down=is_down):
+                containerd_file(host, settings.containerd_directory).take_back()
+            if is_down:
+                return
+        if StartPart.KUBELET in self._parts and self._counts_down(
+            StartPart.KUBELET, is_down=is_kubelet_down(host)
+        ):
+            kubelet_file(host, settings.kubelet_directory).take_back()
+
+    def _counts_down(self, part: StartPart, *, is_down: bool) -> bool:
+        self._looks_down[part] = self._looks_down[part] + 1 if is_down else 0
+        return self._looks_down[part] >= _LOOKS_DOWN
+
+    def set(
+        self, profile: ReadyProfile, facts: Mapping[str, int], asked: Sequence[str]
+    ) -> tuple[str, str]:
+        """Set them all before a restart for the components `asked`; return what went wrong second.
+
+        Where containerd alone is asked for, its drop-in needs it and no other part waits for the
+        machine's start, the machine need not start: the first text says how it went instead.
+        """
+        instead, wrong, waits = "", list[str](), False
+        for found in self.look(profile, facts):
+            part, drop_in = found.part, found.drop_in
+            if drop_in is None:
+                wrong.append(found.words)
+                continue
+            said = f"{part.value} was started again"
+            try:
+                self._set(part, drop_in)
+            except (Absent, OSError) as error:
+                said = f"{part.value}: {error}"
+                wrong.append(said)
+            if part is StartPart.CONTAINERD:
+                instead = said if drop_in.needs_restart else ""
+            else:
+                waits |= drop_in.needs_restart
+        is_enough = tuple(asked) == (StartPart.CONTAINERD.value,) and not waits
+        return instead if is_enough else "", "; ".join(wrong)
+
+    def _set(self, part: StartPart, drop_in: DropIn) -> None:
+        settings = self._settings
+        match part:
+            case StartPart.CONTAINERD:
+                set_containerd(
+                    self._host, settings.containerd_directory, drop_in,
+                    settings.containerd_restart_command,
+                )  # fmt: skip
+            case StartPart.KUBELET:
+                set_kubelet(self._host, settings.kubelet_directory, drop_in)
+            case StartPart.KERNEL:
+                set_kernel(self._host, drop_in)
+            case _:
+                assert_never(part)
+
+    def remove(self) -> Iterator[StartPart]:
+        """Remove each at once and yield it, for the next start of its part; Absent, OSError."""
+        settings = self._settings
+        for part in self._parts:
+            match part:
+                case StartPart.CONTAINERD:
+                    is_gone = containerd_file(self._host, settings.containerd_directory).remove()
+                case StartPart.KUBELET:
+                    is_gone = kubelet_file(self._host, settings.kubelet_directory).remove()
+                case StartPart.KERNEL:
+                    is_gone = remove_kernel(self._host)
+                case _:
+                    assert_never(part)
+            if is_gone:
+                yield part
+
+
+def explained(
+    findings: Iterable[TuningFinding], starts: Iterable[NextStart]
+) -> tuple[TuningFinding, ...]:  # fmt: skip
+    """Return the findings, those of lines that count from a start with what becomes of them."""
+    said: dict[str, tuple[SettingState, str]] = {}
+    for start in starts:
+        said |= start.left
+        if start.drop_in is not None and start.words:
+            for name in start.drop_in.settings:
+                is_refused = start.drop_in.is_refused
+                state = SettingState.REFUSED if is_refused else SettingState.DIFFERS
+                said[f"{start.part.kind.value} {name}"] = state, start.words
+    return tuple(
+        msgspec.structs.replace(each, state=said[each.setting][0], why=said[each.setting][1])
+        if each.state is SettingState.DIFFERS and each.setting in said else each
+        for each in findings
+    )  # fmt: skip

@@ -1,0 +1,108 @@
+"""A file of the agent's own in a directory of which a daemon reads all files.
+
+Its first line says that the agent wrote it, and at which boot; a second one may have a note. A
+content that did no good is kept beside it under a name that no daemon reads, so that it is not
+tried again. Each change is one rename or one unlink: a process that is killed at any line leaves
+the old file or the new one, and the file itself is the record.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fairlead.node.files import read_file, replace_file
+from fairlead.node.host import Host
+
+_BYTES_MAX = 64 << 10
+_HEAD = "# By the agent of Fairlead, for its tuning profile. Boot: "
+_NOTE = "# Note: "
+
+
+@dataclass(frozen=True, slots=True)
+class OwnText:
+    """What a file has: its body without white space around it, the boot and the note."""
+
+    body: str = ""
+    boot: str = ""
+    note: str = ""
+    is_there: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class OwnFile:
+    """The file, and the one beside it with what is refused."""
+
+    host: Host
+    directory: str
+    name: str
+
+    @property
+    def refused_name(self) -> str:
+        """The name of what is refused: it ends in none that a daemon reads."""
+        return f"{self.name}.refused"
+
+    def read(self) -> OwnText:
+        """Return what the file has; OSError, also where it is a link or no regular file."""
+        return self._text(self.name)
+
+    def refused(self) -> OwnText:
+        """Return what is refused, with the reason as its note; OSError."""
+        return self._text(self.refused_name)
+
+    def write(self, body: str, *, note: str = "") -> None:
+        """Replace the file, durably; OSError."""
+        self._put(self.name, self._data(body, note))
+
+    def refuse(self, body: str, why: str) -> None:
+        """Keep a content as refused; OSError."""
+        self._put(self.refused_name, self._data(body, why))
+
+    def raw(self) -> bytes | None:
+        """Return all of the file, None where there is none; OSError."""
+        try:
+            return read_file(self.host.path(self.directory, self.name), _BYTES_MAX)
+        except FileNotFoundError:
+            return None
+
+    def put_back(self, raw: bytes | None) -> None:
+        """Make the file what `raw` returned earlier; OSError."""
+        if raw is None:
+            self.host.path(self.directory, self.name).unlink(missing_ok=True)
+        else:
+            self._put(self.name, raw)
+
+    def take_back(self) -> bool:
+        """Rename the file to what is refused; False where there is none. OSError."""
+        path = self.host.path(self.directory, self.name)
+        if not path.is_file():
+            return False
+        path.replace(self.host.path(self.directory, self.refused_name))
+        return True
+
+    def remove(self) -> bool:
+        """Remove the file, and what is refused; False: there was none. OSError."""
+        names = (self.name, self.refused_name)
+        there = [path for name in names if (path := self.host.path(self.directory, name)).is_file()]
+        for path in there:
+            path.unlink(missing_ok=True)
+        return bool(there)
+
+    def _text(self, name: str) -> OwnText:
+        try:
+            data = read_file(self.host.path(self.directory, name), _BYTES_MAX)
+        except FileNotFoundError:
+            return OwnText()
+        head, _, rest = data.decode("utf-8", "replace").partition("\n")
+        if not head.startswith(_HEAD):
+            return OwnText(f"{head}\n{rest}".strip(), is_there=True)
+        first, _, after = rest.partition("\n")
+        note = first.removeprefix(_NOTE) if first.startswith(_NOTE) else ""
+        return OwnText((after if note else rest).strip(), head.removeprefix(_HEAD), note, True)
+
+    def _data(self, body: str, note: str) -> bytes:
+        second = f"{_NOTE}{' '.join(note.split())}\n" if note else ""
+        return f"{_HEAD}{self.host.boot_id()}\n{second}{body}\n".encode()
+
+    def _put(self, name: str, data: bytes) -> None:
+        path = self.host.path(self.directory, name)
+        replace_file(path, data, mode=0o644, is_durable=True)
