@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kubernetes.nodes.running import submit, until
+from tests.kubernetes.nodes.running import MOST_OF_A_NODE, STAYS, places, submit, until
 from tools.cluster.cluster import Cluster, FailedError
 from tools.cluster.images import fairlead_name
 from tools.cluster.install import CHART, NAMESPACE, RELEASE, helm
@@ -124,3 +125,38 @@ def test_idle_nodes_meet_in_pairs_by_pods_of_their_kubelets(cluster: Cluster) ->
         until("no key is left", lambda: "node-test-" not in cluster.kubectl(
             "-n", NAMESPACE, "get", "secrets", "-o", "name"
         ))  # fmt: skip
+
+
+def test_a_node_has_its_profile_then_passes_the_gate_and_takes_its_member_of_a_gang(
+    cluster: Cluster, client: Client, tmp_path: Path
+) -> None:
+    node, test = cluster.layout.nodes[1], f"{cluster.layout.nodes[1]}-1"
+    profile, somaxconn = tmp_path / "profile.yaml", "/proc/sys/net/core/somaxconn"
+    profile.write_text(
+        "name: walk\nlines:\n"
+        "- {kind: Sysctl, name: net.core.somaxconn, value: 7531, reason: r, source: s}\n"
+    )
+
+    def tune(*flags: str) -> int:
+        agent = (sys.executable, "-m", "fairlead", "agent", "tune", "--record")
+        return cluster.run_in(node, *agent, str(tmp_path / "record"), *flags).returncode
+
+    def value() -> str:
+        return cluster.run_in(node, "cat", somaxconn).stdout.strip()
+
+    before = value()
+    with gated(cluster):
+        cluster.kubectl("taint", "node", node, f"{TAINT_PREFLIGHT}=:NoSchedule")
+        try:
+            assert tune("--profile", str(profile)) == 1, "it differs"
+            assert tune("--profile", str(profile), "--apply") == 0
+            assert (value(), tune("--profile", str(profile))) == ("7531", 0)
+            until("the node is tested", lambda: bool(uid_of(cluster, test)))
+            until("the taint is lifted", lambda: TAINT_PREFLIGHT not in taints(cluster, node))
+            submit(client, tmp_path, STAYS, "--name", "gang", "--nodes", "3", "--cpus",
+                   MOST_OF_A_NODE)  # fmt: skip
+            assert node in places(client.until_state("gang", "Running"))
+            client.run("cancel", "gang")
+        finally:
+            assert tune("--restore") == 0
+        assert value() == before
