@@ -274,8 +274,8 @@ def test_a_controller_that_deletes_before_it_records_is_caught(
     """The whole world as canary: the promise rests on the order of the writes."""
 
     def deletions(view: ArrayView, _recorded: Iterable[int]) -> Iterator[DeleteElement]:
-        for job in view.elements.values():
-            if job.is_finished and job.metadata.deletion_timestamp is None:
+        for job in map(view.elements.__getitem__, sorted(view.elements.ended)):
+            if job.metadata.deletion_timestamp is None:
                 yield DeleteElement(view.array, job)
 
     monkeypatch.setattr(lifecycle, "_deletions", deletions)

@@ -14,6 +14,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index
 from fairlead.api.meta import find_condition
 from fairlead.api.values.indices import Indices
+from fairlead.decide.arrays import ElementJobs
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.reader import MirrorReader, follow
@@ -39,6 +40,24 @@ class _Place:
         return cls((job.metadata.namespace, owner.name), owner.uid, index)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sorted:
+    """The jobs of an array by index, as its decisions read them."""
+
+    indices: Indices
+    jobs: ElementJobs
+
+    def put(self, index: int, job: Job) -> None:
+        """Set the job of an element; an index that the array does not have is none."""
+        if (position := self.indices.position(index)) is not None:
+            self.jobs.put(position, job)
+
+    def remove(self, index: int) -> None:
+        """Take out the job of an element."""
+        if (position := self.indices.position(index)) is not None:
+            self.jobs.remove(position)
+
+
 class ArrayIndex:
     """By key and uid of the array: the jobs that it controls, by index."""
 
@@ -56,6 +75,8 @@ class ArrayIndex:
         self._mark = mark
         self._on_array_gone = on_gone
         self._elements: dict[tuple[ObjectKey, str], dict[int, Job]] = {}
+        #: The same by position, sorted, once the indices of the array were known.
+        self._sorted: dict[tuple[ObjectKey, str], _Sorted] = {}
         #: Jobs that had ended when they went.
         self._gone: dict[tuple[ObjectKey, str], dict[int, Job]] = {}
         self._unregister = (
@@ -68,18 +89,30 @@ class ArrayIndex:
         for unregister in self._unregister:
             unregister()
 
-    def elements(
-        self, array: JobArray, indices: Indices, recorded: Container[int]
-    ) -> dict[int, Job]:
+    def elements(self, array: JobArray, indices: Indices, recorded: Container[int]) -> ElementJobs:
         """Return the jobs of an array by position: those that it controls, and those that went
         before their ends were among the positions `recorded`, as they were at last.
+
+        It changes with the jobs. An index that the array does not have is no element.
         """
         key = (array.metadata.key, array.metadata.uid)
-        found = dict(_by_position(self._elements.get(key, {}), indices))
-        for position, job in _by_position(self._gone.pop(key, {}), indices):
-            if position not in recorded and not array.is_finished:
-                found[position] = job
-                self._gone.setdefault(key, {})[indices.at(position)] = job
+        jobs = self._elements.get(key, {})
+        known = self._sorted.get(key)
+        if known is None or known.indices is not indices:
+            known = _Sorted(indices, ElementJobs(dict(_by_position(jobs, indices))))
+        if jobs:
+            self._sorted[key] = known
+        gone = {
+            position: job
+            for position, job in _by_position(self._gone.pop(key, {}), indices)
+            if position not in recorded and not array.is_finished
+        }
+        if not gone:
+            return known.jobs
+        self._gone[key] = {indices.at(position): job for position, job in gone.items()}
+        found = known.jobs.copy()
+        for position, job in gone.items():
+            found.put(position, job)
         return found
 
     def _on_array(self, change: Change[JobArray]) -> None:
@@ -95,7 +128,10 @@ class ArrayIndex:
         if before is not None and before != after and old is not None:
             self._take_out(before, old)
         if after is not None and new is not None:
-            self._elements.setdefault((after.array, after.uid), {})[after.index] = new
+            key = (after.array, after.uid)
+            self._elements.setdefault(key, {})[after.index] = new
+            if (known := self._sorted.get(key)) is not None:
+                known.put(after.index, new)
             if old is None or before != after or _is_seen(old, new):
                 self._mark(after.array)
 
@@ -103,8 +139,11 @@ class ArrayIndex:
         key = (place.array, place.uid)
         jobs = self._elements.get(key, {})
         jobs.pop(place.index, None)
+        if (known := self._sorted.get(key)) is not None:
+            known.remove(place.index)
         if not jobs:
             self._elements.pop(key, None)
+            self._sorted.pop(key, None)
         if job.is_finished and _uid(self._arrays.get(*place.array)) == place.uid:
             self._gone.setdefault(key, {})[place.index] = job
         self._mark(place.array)
@@ -129,7 +168,7 @@ def _is_seen(old: Job, new: Job) -> bool:
 
 
 def _by_position(jobs: Mapping[int, Job], indices: Indices) -> Iterator[tuple[int, Job]]:
-    """Yield the jobs of elements; an index that the array does not have is no element."""
+    """Yield the jobs of elements."""
     for index, job in jobs.items():
         position = indices.position(index)
         if position is not None:

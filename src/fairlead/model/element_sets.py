@@ -21,6 +21,7 @@ TEXT_MAX = 16_384
 #: What a compressed bitmap begins with.
 BITMAP = "z:"
 _RUN = re.compile("1+")
+_SOME = re.compile(rb"[^\0]", re.DOTALL)
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
 
 
@@ -99,10 +100,10 @@ def set_of(positions: Collection[int]) -> int:
 def lowest(elements: int, count: int) -> list[int]:
     """Return the first positions of a set in ascending order, at most `count` of them."""
     found: list[int] = []
-    offset = 0
-    while elements and len(found) < count:
-        skip = (elements & -elements).bit_length() - 1
-        found.append(offset + skip)
-        elements >>= skip + 1
-        offset += skip + 1
-    return found
+    octets = elements.to_bytes((elements.bit_length() + 7) // 8, "little")
+    for match in _SOME.finditer(octets):
+        first, octet = match.start() * 8, octets[match.start()]
+        found += [first + bit for bit in range(8) if octet >> bit & 1]
+        if len(found) >= count:
+            break
+    return found[:count]

@@ -11,6 +11,7 @@ from fairlead.api.meta import OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.values.indices import parse_indices
 from fairlead.controllers.array_index import ArrayIndex
+from fairlead.decide.arrays import ElementJobs
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.mirror import Mirror
@@ -43,6 +44,10 @@ CHANGES: list[tuple[dict[str, Any], bool]] = [
 ]
 
 
+def sorted_as(jobs: ElementJobs) -> tuple[object, ...]:
+    return jobs.all, jobs.ended, jobs.waiting, jobs.running, jobs.held
+
+
 def test_a_job_that_reports_how_it_gets_on_is_kept_and_is_no_reason_to_decide() -> None:
     async def play() -> None:
         client, clock, marked = FakeClient(), LoopClock(EPOCH), list[ObjectKey]()
@@ -54,6 +59,7 @@ def test_a_job_that_reports_how_it_gets_on_is_kept_and_is_no_reason_to_decide() 
             spec = {"indices": "0-9", "template": to_wire(make_job("x").spec)}
             body = {"metadata": {"name": "sweep", "uid": "u"}, "spec": spec}
             array = await client.create(JOB_ARRAYS, body, namespace="default")
+            indices = parse_indices(array.spec.indices)
             owner = OwnerReference(
                 names.API_VERSION, "JobArray", "sweep", array.metadata.uid, controller=True
             )
@@ -69,8 +75,11 @@ def test_a_job_that_reports_how_it_gets_on_is_kept_and_is_no_reason_to_decide() 
                 )
                 await asyncio.sleep(1)
                 assert marked == ([SWEEP] if is_seen else []), change
-                [kept] = index.elements(array, parse_indices(array.spec.indices), ()).values()
-                assert kept.metadata.resource_version == latest.metadata.resource_version
+                kept = index.elements(array, indices, ())
+                assert kept[3].metadata.resource_version == latest.metadata.resource_version
+                assert sorted_as(kept) == sorted_as(ElementJobs({3: kept[3]}))
+            kept = index.elements(array, indices, ())
+            assert kept.ended == kept.held == {3}
             marked.clear()
             await client.delete(JOBS, "sweep-3", namespace="default")
             await client.patch(
@@ -78,6 +87,8 @@ def test_a_job_that_reports_how_it_gets_on_is_kept_and_is_no_reason_to_decide() 
             )
             await asyncio.sleep(1)
             assert marked == [SWEEP]
+            assert index.elements(array, indices, ()).ended == {3}  # no end is forgotten
+            assert index.elements(array, indices, {3}).all == 0
             for task in tasks:
                 task.cancel()
 

@@ -26,6 +26,7 @@ from fairlead.decide.arrays import (
     CreateElement,
     DeleteArray,
     DeleteElement,
+    ElementJobs,
     ElementRefusal,
     WriteArrayStatus,
     decide_array,
@@ -59,9 +60,10 @@ def element(index: int, state: str = "Waiting") -> Job:
 
 def view(found: JobArray, elements: dict[int, Job] | None = None, **more: Any) -> ArrayView:
     indices = parse_indices(found.spec.indices)
+    jobs = ElementJobs(elements or {})
     return ArrayView(
         found, indices, decode_set(found.status.finished, indices),
-        decode_set(found.status.failed, indices), elements or {}, POLICY, EPOCH, **more,
+        decode_set(found.status.failed, indices), jobs, POLICY, EPOCH, **more,
     )  # fmt: skip
 
 

@@ -22,7 +22,7 @@ from fairlead.api.jobs.run_facts import RunFacts, RunMetric
 from fairlead.api.meta import Condition
 from fairlead.api.validation.validate_array import validate_array_update
 from fairlead.api.values.indices import parse_indices
-from fairlead.decide.arrays import ArrayView, CancelElement, decide_array
+from fairlead.decide.arrays import ArrayView, CancelElement, ElementJobs, decide_array
 from fairlead.decide.arrays.early_stop import folded, rung_steps, worse_than_others
 from fairlead.model.element_sets import decode_set
 
@@ -109,7 +109,7 @@ def view(found: JobArray, jobs: dict[int, Job], **more: Any) -> ArrayView:
     indices, status = parse_indices(found.spec.indices), found.status
     return ArrayView(
         found, indices, decode_set(status.finished, indices), decode_set(status.failed, indices),
-        jobs, POLICY, EPOCH, stopped=decode_set(status.stopped, indices), **more,
+        ElementJobs(jobs), POLICY, EPOCH, stopped=decode_set(status.stopped, indices), **more,
     )  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from fairlead.decide.arrays.actions import (
     SuspendElement,
     WriteArrayStatus,
 )
+from fairlead.decide.arrays.element_jobs import ElementJobs
 from fairlead.decide.arrays.environment import element_annotations, element_environment
 from fairlead.decide.arrays.lifecycle import decide_array
 from fairlead.decide.arrays.view import ArraysPolicy, ArrayView, ElementRefusal
@@ -22,6 +23,7 @@ __all__ = [
     "CreateElement",
     "DeleteArray",
     "DeleteElement",
+    "ElementJobs",
     "ElementRefusal",
     "PrioritizeElement",
     "SuspendElement",

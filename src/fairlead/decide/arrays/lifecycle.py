@@ -51,15 +51,16 @@ class _Elements:
     stopped: int
     #: Positions of jobs that have ended and that the status does not record.
     ended: tuple[int, ...]
-    #: Positions of jobs that have not ended, in ascending order: without nodes, and with nodes.
+    #: Positions of jobs that have not ended: without nodes, in ascending order, and with nodes.
     waiting: tuple[int, ...]
-    running: tuple[int, ...]
-    #: Positions of both, in ascending order.
-    unfinished: tuple[int, ...]
+    running: set[int]
     #: Positions of jobs of elements that the status records, in ascending order.
     recorded: tuple[int, ...]
-    #: Jobs that have ended and are there yet.
-    ended_count: int
+
+    @property
+    def unfinished(self) -> list[int]:
+        """Positions of jobs that have not ended, in ascending order."""
+        return sorted((*self.waiting, *self.running))
 
 
 def decide_array(view: ArrayView) -> Decision[Action]:
@@ -88,8 +89,10 @@ def decide_array(view: ArrayView) -> Decision[Action]:
         if is_true(array.status.conditions, names.FAILURE_TARGET):
             actions += _cancellations(view, now.unfinished)
         return Decision(tuple(actions), wake_at=wake_at)
-    cancelled = Members(view.cancelled | view.stopped)
-    actions += _cancellations(view, [p for p in now.unfinished if p in cancelled])
+    jobs = view.elements
+    cancelled = (view.cancelled | view.stopped) & jobs.all & ~view.finished
+    going = [p for p in lowest(cancelled, cancelled.bit_count()) if p not in jobs.ended]
+    actions += _cancellations(view, going)
     actions += _suspensions(view, now)
     actions += _priorities(view, now)
     if array.status.number and not (array.spec.suspend or view.faults):
@@ -100,40 +103,33 @@ def decide_array(view: ArrayView) -> Decision[Action]:
 
 
 def _observe(view: ArrayView) -> _Elements:
-    is_recorded, is_stopped = Members(view.finished), Members(view.stopped)
+    jobs, is_stopped = view.elements, Members(view.stopped)
+    there = jobs.all & view.finished
+    recorded = lowest(there, there.bit_count())
     ran_on = list[int]()
-    ended, failed, waiting, running = list[int](), list[int](), list[int](), list[int]()
-    unfinished, recorded = list[int](), list[int]()
-    ended_count = 0
-    for position in sorted(view.elements):  # thousands, each time: read once each
-        job = view.elements[position]
-        is_finished = job.is_finished
-        ended_count += is_finished
-        if position in is_recorded:
-            recorded.append(position)
-        elif not is_finished:
-            unfinished.append(position)
-            (waiting if job.status.placement is None else running).append(position)
-        else:
-            ended.append(position)
-            has_succeeded = is_true(job.status.conditions, names.SUCCEEDED)
-            if position in is_stopped:
-                if not (has_succeeded or _is_cancelled(job)):
-                    failed.append(position)
-                elif not has_succeeded:
-                    continue
-                ran_on.append(position)  # its end came before it was stopped
-            elif not has_succeeded:
+    ended, failed = sorted(jobs.ended.difference(recorded)), list[int]()
+    for position in ended:
+        job = jobs[position]
+        has_succeeded = is_true(job.status.conditions, names.SUCCEEDED)
+        if position in is_stopped:
+            if not (has_succeeded or _is_cancelled(job)):
                 failed.append(position)
+            elif not has_succeeded:
+                continue
+            ran_on.append(position)  # its end came before it was stopped
+        elif not has_succeeded:
+            failed.append(position)
     # Those that are to be stopped and never became jobs have ended without one.
-    gone = ~view.finished & ~set_of(view.elements) if view.cancelled or view.stopped else 0
+    gone = ~view.finished & ~jobs.all if view.cancelled or view.stopped else 0
     never = view.cancelled & gone & ~view.stopped
     return _Elements(
         view.finished | set_of(ended) | never | (view.stopped & gone),
         view.failed | set_of(failed) | never,
         view.stopped & ~set_of(ran_on),
         tuple(ended),
-        tuple(waiting), tuple(running), tuple(unfinished), tuple(recorded), ended_count,
+        tuple(sorted(jobs.waiting.difference(recorded))),
+        jobs.running.difference(recorded),
+        tuple(recorded),
     )  # fmt: skip
 
 
@@ -186,7 +182,7 @@ def _stopped_now(view: ArrayView, now: _Elements) -> int:
     if rule is None or view.array.spec.suspend or is_true(conditions, names.FAILURE_TARGET):
         return 0
     at, left = view.indices.at, Members(now.stopped | view.cancelled)
-    running = {at(p): view.elements[p] for p in now.running if p not in left}
+    running = {at(p): view.elements[p] for p in sorted(now.running) if p not in left}
     worse = worse_than_others(rule, _rungs(view, now), running)
     positions = (view.indices.position(index) for index in worse)
     return set_of([position for position in positions if position is not None])
@@ -263,7 +259,7 @@ def _said(view: ArrayView, verdict: Verdict) -> VerdictStatus:
 
 
 def _is_over(now: _Elements, status: JobArrayStatus) -> bool:
-    if now.unfinished:
+    if now.waiting or now.running:
         return False
     return status.elements.waiting == 0 or is_true(status.conditions, names.FAILURE_TARGET)
 
@@ -322,14 +318,11 @@ def _cancellations(view: ArrayView, positions: Iterable[int]) -> Iterator[Cancel
 
 def _suspensions(view: ArrayView, now: _Elements) -> Iterator[SuspendElement]:
     """Yield the jobs to hold with the array; and those that it held, and no person did."""
-    wanted = view.array.spec.suspend
-    for position in now.unfinished:
-        job = view.elements[position]
-        is_ours = names.HELD_BY_ARRAY in job.metadata.annotations
-        if wanted and not job.spec.suspend:
-            yield SuspendElement(view.array, job, suspend=True)
-        elif not wanted and is_ours:
-            yield SuspendElement(view.array, job, suspend=False)
+    jobs, wanted = view.elements, view.array.spec.suspend
+    ours = sorted(jobs.held.difference(jobs.ended, now.recorded))
+    for position in now.unfinished if wanted else ours:
+        if not wanted or not jobs[position].spec.suspend:
+            yield SuspendElement(view.array, jobs[position], suspend=wanted)
 
 
 def _priorities(view: ArrayView, now: _Elements) -> Iterator[PrioritizeElement]:
@@ -350,13 +343,13 @@ def _creations(view: ArrayView, now: _Elements) -> tuple[list[CreateElement], fl
     count = policy.window_max - len(now.waiting)
     if limit is not None:
         count = min(count, limit - len(now.waiting) - len(now.running))
-    count = min(count, policy.ended_max - now.ended_count)
+    count = min(count, policy.ended_max - len(view.elements.ended))
     if refusal is not None:
         count = min(count, 1)
     held_back = {p: each.retry_at for p, each in view.refused.items() if view.now < each.retry_at}
     if count <= 0:
         return [], min(held_back.values(), default=None)
-    there = set_of({*view.elements, *held_back})
+    there = view.elements.all | set_of(held_back)
     positions = lowest(((1 << len(view.indices)) - 1) & ~(now.finished | there), count)
     made = [
         CreateElement(view.array, index, element_environment(view.array, view.indices, index))

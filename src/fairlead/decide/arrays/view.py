@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.status import StatusCause
 from fairlead.api.values.indices import Indices
+from fairlead.decide.arrays.element_jobs import ElementJobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class ArrayView(msgspec.Struct, frozen=True):
     indices: Indices
     finished: int
     failed: int
-    elements: Mapping[int, Job]
+    elements: ElementJobs
     policy: ArraysPolicy
     now: float
     #: The rules that the array breaks: none of its elements is created then.
