@@ -15,7 +15,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -109,11 +110,28 @@ class Cluster:
 
     def call(self, method: str, path: str, body: bytes = b"") -> Any:
         """Return the decoded answer; it must be a success."""
-        self._connection.request(method, path, body or None, self._headers)
-        answer = self._connection.getresponse()
+        return json.loads(self._ask(self._connection, method, path, body))
+
+    def post_all(self, path: str, bodies: Sequence[bytes], *, at_once: int) -> None:
+        """Create the objects over so many connections, one after another over each."""
+
+        def post(part: Sequence[bytes]) -> None:
+            connection = self._connect()
+            for body in part:
+                self._ask(connection, "POST", path, body)
+            connection.close()
+
+        with ThreadPoolExecutor(at_once) as pool:
+            list(pool.map(post, [bodies[i::at_once] for i in range(at_once)]))
+
+    def _ask(
+        self, connection: http.client.HTTPSConnection, method: str, path: str, body: bytes
+    ) -> bytes:
+        connection.request(method, path, body or None, self._headers)
+        answer = connection.getresponse()
         raw = answer.read()
         assert answer.status < 300, raw[:500]
-        return json.loads(raw)
+        return raw
 
     def count(self, path: str) -> int:
         """Return how many objects a list would have, without fetching them."""

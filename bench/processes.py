@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,12 +15,25 @@ from typing import IO, Any
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 END_SECONDS_MAX = 30
+_QUIET_SECONDS = 0.5
+#: A cluster at rest has used 10 ms in that time, and sometimes 20; one with work left, more.
+_QUIET_CPU_SECONDS_MAX = 0.025
 
 
 def cpu_seconds(pid: int) -> float:
     """Return the user and system time of a process and all its threads so far."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_SECOND
+
+
+def cpu_seconds_at_rest(pid: int) -> float:
+    """Wait until a process has hardly used a core for half a second; return `cpu_seconds`."""
+    while True:
+        before = cpu_seconds(pid)
+        time.sleep(_QUIET_SECONDS)
+        now = cpu_seconds(pid)
+        if now - before < _QUIET_CPU_SECONDS_MAX:
+            return now
 
 
 def resident_bytes(pid: int) -> int:
