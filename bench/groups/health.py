@@ -6,8 +6,9 @@ out        1 % of the nodes are out, in all states, and the others have no fault
 gate       a new fleet waits for its tests, of which as many run as may
 
 The first two look at each node for the first time, as a new leader does. The same a moment later,
-when one node has reported another fault, is `storm_change` and `cosmetic_change`. The last two are
-by a leader that has seen all of it before.
+when one node has reported another fault, is `storm_change` and `cosmetic_change`: the median of a
+row, whose first decision confirms all nodes and whose second lets the first of them go. The last
+two cases are by a leader that has seen all of it before.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from fairlead.model.health.node_record import (
 )
 from fairlead.testing.builders import EPOCH, make_node
 
-NODES, FAULTS, OUT, ROUNDS, CHANGES = 7_500, 8, 75, 9, 3
+NODES, FAULTS, OUT, ROUNDS, CHANGES = 7_500, 8, 75, 9, 9
 POLICY = HealthPolicy(enabled=True, act_on=("*",))
 NOW, INSTANT = EPOCH + 86_400.0, 86_400.0
 #: States of nodes that are out, and what was asked for in them.

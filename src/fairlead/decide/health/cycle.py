@@ -11,7 +11,6 @@ next one finds what it had begun, and what two leaders take is booked once.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import replace as replaced
@@ -19,12 +18,12 @@ from dataclasses import replace as replaced
 from msgspec.structs import replace
 
 from fairlead.api.cluster.cluster_report import ClusterReport
-from fairlead.api.cluster.fleet import REPAIRS_MAX, Fleet, RemovalCause, Repair
+from fairlead.api.cluster.fleet import REPAIRS_MAX, Fleet, Repair
 from fairlead.api.cluster.node_pool import NodePool, PoolDecision
 from fairlead.api.cluster.node_report import NodeReport
 from fairlead.api.cluster.node_test import NodeTest, NodeTestCause
 from fairlead.api.kubernetes.core import Pod
-from fairlead.api.names import DRAIN, POOL, ZONE
+from fairlead.api.names import DRAIN, POOL
 from fairlead.api.values.times import format_time
 from fairlead.decide.health.actions import (
     Action,
@@ -45,12 +44,11 @@ from fairlead.decide.health.decisions import (
 from fairlead.decide.health.gate import Bench, steps_of_tests
 from fairlead.decide.health.idle_tests import idle_tests, overdue, room, said_overdue
 from fairlead.decide.health.machine_memory import remembered, with_tries
-from fairlead.decide.health.need import Need
 from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
 from fairlead.decide.health.pair_plan import PairPlan
 from fairlead.decide.health.pair_step import blamed, said_links
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.health.seen_nodes import SeenNodes
+from fairlead.decide.health.seen_nodes import SeenNodes, charge_of
 from fairlead.decide.health.testing import CreateTest
 from fairlead.decide.removal.books import (
     CreateFleet,
@@ -60,13 +58,12 @@ from fairlead.decide.removal.books import (
     leaving_of,
     permits_of,
 )
-from fairlead.decide.removal.ledger import Charge, Peaks, RailsAccount, RemovalLedger
+from fairlead.decide.removal.ledger import Peaks, RailsAccount, RemovalLedger
 from fairlead.decide.removal.removals import (
     Removal,
     RemovalOutcome,
     RemovalRule,
     Ruling,
-    rule_on,
 )
 from fairlead.decide.removal.trust import (
     Listing,
@@ -329,16 +326,12 @@ class _Cycle:
             count = len(self.seen.suspects.keys() - granted)
             self._write_fleet(view.fleet, ledger, ())
             return {RemovalRule.BLIND: count} if count else {}
-        wanted = [
-            self._removal(node, need) for name, need in candidates.items()
-            if (node := view.nodes[name]).node.metadata.uid not in granted
-        ]  # fmt: skip
-        rulings = self._rule(view.fleet, ledger, wanted) if wanted else ()
+        rulings, held = self._rule(view.fleet, ledger) if candidates else ((), {})
         for name in sorted({each.node for each in view.fleet.status.repairs} & candidates.keys()):
             if view.nodes[name].node.metadata.uid in granted:
                 self.actions.append(self._taken_out(view.nodes[name], view.fleet))
         self._write_fleet(view.fleet, ledger, rulings)
-        return Counter(each.rule for each in rulings if each.outcome is RemovalOutcome.WAIT)
+        return held
 
     def _taken_out(self, node: NodeView, fleet: Fleet) -> SetRecord:
         """Return that a node goes out of service now."""
@@ -351,9 +344,9 @@ class _Cycle:
         return SetRecord(node.node, record, (decision("Cordon", need, node, text=text, at=at),))
 
     def _rule(
-        self, fleet: Fleet, ledger: RemovalLedger, wanted: Sequence[Removal]
-    ) -> tuple[Ruling, ...]:
-        """Return what the budgets allow of what is wanted."""
+        self, fleet: Fleet, ledger: RemovalLedger
+    ) -> tuple[tuple[Ruling, ...], Mapping[RemovalRule, int]]:
+        """Return what the budgets allow of what is wanted, and how many wait for what."""
         view, status = self.view, fleet.status
         account = RailsAccount(
             ledger, self.memory.peaks.within(view.instant, view.sizes), self.policy.budgets,
@@ -361,26 +354,19 @@ class _Cycle:
             leaving=leaving_of(status),
         )  # fmt: skip
         room = REPAIRS_MAX - len(status.repairs)
-        return rule_on(wanted, account, (), permits=permits_of(fleet, view.now), room=room)
+        granted = {each.node: each.uid for each in status.repairs}
+        return self.seen.removals.rule(
+            account, self._removal, granted=granted, permits=permits_of(fleet, view.now), room=room
+        )
 
-    def _removal(self, node: NodeView, need: Need) -> Removal:
-        known = self.seen.removals.get(node.name)
-        if known is not None:
-            return known
-        meta = node.node.metadata
-        since = self.seen.suspects[meta.uid]
-        pool = meta.labels.get(POOL, "")
-        is_idle = need.is_test and not node.is_used  # it is missed for the time of a test
-        cause = RemovalCause.IDLE if is_idle else RemovalCause.REPAIR
-        removal = Removal(
-            Charge(pool, meta.labels.get(ZONE, ""), cause),
-            meta.uid, pool, node.name, meta.uid,
-            marked_loops=int(self.view.instant - since >= self.policy.confirm_seconds),
-            order=-need.worst.severity.rank, why=need.words,
+    def _removal(self, name: str) -> Removal:
+        """Return the removal of a node that was a suspect for long enough."""
+        node, need = self.view.nodes[name], self.seen.needs[name]
+        charge, uid = charge_of(node, need), node.node.metadata.uid
+        return Removal(
+            charge, uid, charge.pool, name, uid,
+            marked_loops=1, order=-need.worst.severity.rank, why=need.words,
         )  # fmt: skip
-        if removal.marked_loops:
-            self.seen.removals[node.name] = removal
-        return removal
 
     def _write_fleet(self, fleet: Fleet, ledger: RemovalLedger, rulings: Sequence[Ruling]) -> None:
         status, at, policy = fleet.status, format_time(self.view.now), self.policy

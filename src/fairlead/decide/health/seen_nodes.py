@@ -11,10 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from fairlead.api.cluster.fleet import RemovalCause
+from fairlead.api.names import POOL, ZONE
 from fairlead.decide.health.need import Need, need_of
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.removal.removals import Removal
+from fairlead.decide.removal.ledger import Charge
+from fairlead.decide.removal.removals import WaitingRemovals
+
+
+def charge_of(view: NodeView, need: Need) -> Charge:
+    """Return what it is charged to that a node goes out of service."""
+    labels = view.node.metadata.labels
+    is_idle = need.is_test and not view.is_used  # it is missed for the time of a test
+    cause = RemovalCause.IDLE if is_idle else RemovalCause.REPAIR
+    return Charge(labels.get(POOL, ""), labels.get(ZONE, ""), cause)
 
 
 @dataclass(slots=True)
@@ -30,8 +41,9 @@ class SeenNodes:
     recorded: dict[str, NodeView] = field(default_factory=dict[str, NodeView])
     #: Candidates by the uid of their node, and since when they are.
     suspects: dict[str, float] = field(default_factory=dict[str, float])
-    #: Removals that are wanted of candidates that have been suspects for long enough.
-    removals: dict[str, Removal] = field(default_factory=dict[str, Removal])
+    #: The removals that are wanted of candidates, once these are confirmed.
+    removals: WaitingRemovals = field(default_factory=WaitingRemovals)
+    _unconfirmed: dict[str, float] = field(default_factory=dict[str, float])
     #: How many nodes are sick by what they need.
     sick: int = 0
     _views: dict[str, NodeView] = field(default_factory=dict[str, NodeView])
@@ -55,6 +67,12 @@ class SeenNodes:
         changed = [name for name, view in nodes.items() if views.get(name) is not view]
         for name in (*again, *changed):
             self._take(name, nodes[name], instant)
+        latest = instant - policy.confirm_seconds
+        for name in [name for name, since in self._unconfirmed.items() if since <= latest]:
+            del self._unconfirmed[name]
+            need = self.needs[name]
+            uid, charge = nodes[name].node.metadata.uid, charge_of(nodes[name], need)
+            self.removals.put(name, uid, charge, -need.worst.severity.rank)
         if len(self.suspects) > len(self.candidates):  # of what was looked at all over again
             kept = {nodes[name].node.metadata.uid for name in self.candidates}
             self.suspects = {uid: at for uid, at in self.suspects.items() if uid in kept}
@@ -67,7 +85,8 @@ class SeenNodes:
         self.shadows.pop(name, None)
         self.recorded.pop(name, None)
         self._unsettled.pop(name, None)
-        self.removals.pop(name, None)
+        self._unconfirmed.pop(name, None)
+        self.removals.remove(name)
         if self.candidates.pop(name, None) is None or view is None:
             return None
         return view.node.metadata.uid
@@ -93,7 +112,7 @@ class SeenNodes:
             self.suspects.pop(before, None)
         if is_candidate:
             self.candidates[name] = self.needs[name]
-            self.suspects.setdefault(uid, instant)
+            self._unconfirmed[name] = self.suspects.setdefault(uid, instant)
 
     def _need(self, name: str, view: NodeView, *, acting: bool) -> Need | None:
         assert self._policy is not None

@@ -8,9 +8,12 @@ later, and only then removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, insort
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import islice
 from typing import Self, TypeAlias
 
 from fairlead.api.cluster.fleet import RemovalCause
@@ -122,6 +125,72 @@ def rule_on(
     return tuple(rules.ruling_on(removal) for removal in sorted(removals, key=_certainty))
 
 
+class WaitingRemovals:
+    """Removals that are marked and wait, by charge: a ruling takes no longer the more there are.
+
+    What holds back a removal holds back all that follow it with the same charge, unless an override
+    names them. So no more of a charge are ruled on than its budgets would let through, and one
+    more, which says what holds the others. All are owned, and none is paid.
+    """
+
+    def __init__(self) -> None:
+        #: Order, name and instance of each, the most certain first.
+        self._order: dict[Charge, list[_Place]] = {}
+        self._places: dict[str, tuple[Charge, _Place]] = {}
+
+    def put(self, name: str, instance: str, charge: Charge, order: int) -> None:
+        """Add the removal of a name, in place of the one that there is."""
+        self.remove(name)
+        place = (order, name, instance)
+        self._places[name] = (charge, place)
+        insort(self._order.setdefault(charge, []), place)
+
+    def remove(self, name: str) -> None:
+        """Take out the removal of a name, if there is one."""
+        found = self._places.pop(name, None)
+        if found is None:
+            return
+        charge, place = found
+        order = self._order[charge]
+        del order[bisect_left(order, place)]
+        if not order:
+            del self._order[charge]
+
+    def rule(
+        self, account: RailsAccount, made: Callable[[str], Removal], *,
+        granted: Mapping[str, str], permits: Sequence[Permit], room: int,
+    ) -> tuple[tuple[Ruling, ...], Counter[RemovalRule]]:  # fmt: skip
+        """Return the rulings on those that may be let through, and how many wait, by what holds
+        them.
+
+        `made` returns the removal of a name. Those are left out of which `granted` has the
+        instance, by name.
+        """
+        left_out = {
+            name for name, instance in granted.items()
+            if name in self._places and self._places[name][1][2] == instance
+        }  # fmt: skip
+        named = {name for permit in permits for name in permit.names if name in self._places}
+        others = Counter(self._places[name][0] for name in left_out | named)
+        first, behind = sorted(named - left_out), dict[Charge, int]()
+        for charge, order in self._order.items():
+            most = max(0, min(room, account.left(charge))) + 1
+            names = (name for _, name, _ in order if name not in left_out and name not in named)
+            first += islice(names, most)
+            behind[charge] = max(0, len(order) - others[charge] - most)
+        rulings = rule_on([made(name) for name in first], account, (), permits=permits, room=room)
+        held, latest = Counter[RemovalRule](), dict[Charge, RemovalRule]()
+        for each in rulings:
+            if each.outcome is RemovalOutcome.WAIT:
+                held[each.rule] += 1
+                latest[each.removal.charge] = each.rule
+        for charge, count in behind.items():
+            if count:
+                held[latest[charge]] += count
+        return rulings, held
+
+
+_Place: TypeAlias = tuple[int, str, str]
 _Hold: TypeAlias = tuple[RemovalRule, Mapping[str, Fact]]
 
 
