@@ -1,17 +1,23 @@
-"""The agents of real nodes, as the chart runs them: from a line of the kernel to the return."""
+"""The agents of real nodes, as the chart runs them: from a line of the kernel to the return, while
+what leads there is killed."""
 
 from __future__ import annotations
 
 import json
+import os
+import random
 import secrets
+import signal
+import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kubernetes.nodes.running import MOST_OF_A_NODE, places, submit, until
+from tests.kubernetes.nodes.running import MOST_OF_A_NODE, leader, places, submit, until
 from tools.cluster.cluster import Cluster, FailedError
+from tools.cluster.images import fairlead_name
 from tools.cluster.install import CHART, NAMESPACE, RELEASE, helm
 from tools.cluster.jobs import Client
 
@@ -25,10 +31,15 @@ VALUES = {
     "nodeAgent.settings.gpu.sxid": {CODE: VERDICT},
     "settings.health": {
         "enabled": True, "actOn": ["nvswitch-sxid"], "criticalDrainSeconds": 60,
-        "validateSeconds": 2,
+        "validateSeconds": 2, "testSuite": "quick", "testImage": fairlead_name(),
+        "testOptions": [
+            "cpu.seconds=1", "disk.bytes=8388608", "clock.seconds=0.5", "names.names=localhost",
+        ],
     },
     "settings.jobs.checkpointWaitSeconds": 2,
 }  # fmt: skip
+#: In which order, and how long after the beginning of a stage, something is killed.
+SEED, PAUSE_SECONDS = 40, 2.0
 SAVES = """state="$FAIRLEAD_CHECKPOINT_DIR/step-$RANK"
 echo "resumes from $(cat "$state" 2>/dev/null || echo the start)"
 trap 'echo 7 > "$state"; exit 1' TERM
@@ -54,6 +65,7 @@ def agents(cluster: Cluster, node: str) -> Generator[None]:
     finally:
         helm(cluster, "rollback", RELEASE, *here)
         cluster.kubectl("delete", "nodereports", "--all")
+        cluster.kubectl("delete", "nodetests", "--all")
         for each in others:
             cluster.run_in(each, "umount", "/dev/kmsg")
 
@@ -83,7 +95,46 @@ def in_agent(cluster: Cluster, node: str, *command: str, container: str = "agent
     return cluster.kubectl("-n", NAMESPACE, "exec", pod, "-c", container, "--", *command)
 
 
-def test_a_line_of_the_kernel_empties_the_node_and_its_end_brings_the_node_back(
+class Kills:
+    """Ends the first process of containers, one at a time: each of them once, in a drawn order."""
+
+    def __init__(self, cluster: Cluster, node: str) -> None:
+        self._cluster, self._node = cluster, node
+        self._rng = random.Random(SEED)
+        self.left = self._rng.sample(("agent", "collector", "controller"), 3)
+
+    def one(self) -> None:
+        """Kill the next one, a moment from now."""
+        time.sleep(self._rng.uniform(0, PAUSE_SECONDS))
+        program = self.left.pop()
+        until(f"the {program} was killed", lambda: self._kill(program))
+
+    def _kill(self, program: str) -> bool:
+        is_leader = program == "controller"
+        pod = leader(self._cluster).split("_")[0] if is_leader else agent_of(
+            self._cluster, self._node)  # fmt: skip
+        where = ("-n", NAMESPACE, "get", "pod", pod, "-o", "jsonpath={.metadata.uid}")
+        with suppress(FailedError):
+            uid = self._cluster.kubectl(*where)
+            for path in Path("/proc").glob("[0-9]*"):
+                if _is_first_process(path, uid, program):
+                    os.kill(int(path.name), signal.SIGKILL)
+                    return True
+        return False
+
+
+def _is_first_process(path: Path, pod_uid: str, program: str) -> bool:
+    """True for the process of a container of a pod that takes no signal from inside."""
+    with suppress(OSError):
+        if program.encode() not in (path / "cmdline").read_bytes().split(b"\0"):
+            return False
+        numbers = (path / "status").read_text().partition("NSpid:")[2].split("\n")[0].split()
+        groups = (path / "cgroup").read_text().replace("_", "-")
+        return numbers[-1] == "1" and pod_uid in groups
+    return False
+
+
+def test_a_line_of_the_kernel_empties_the_node_and_its_end_brings_it_back_whatever_is_killed(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
     sick = cluster.layout.nodes[1]
@@ -111,11 +162,14 @@ def test_a_line_of_the_kernel_empties_the_node_and_its_end_brings_the_node_back(
         until("both have begun", lambda: client.run("logs", "trains").count("resumes from") == 2)
         before = client.job("trains")["status"]["attempt"]
         component = f"switch-{secrets.token_hex(4)}"
+        kills = Kills(cluster, sick)
         Path("/dev/kmsg").write_text(f"<3>nvidia-nvswitch0: SXid ({component}): {CODE}, test\n")
+        kills.one()
         until("the node is tainted", lambda: "fairlead.dev/unhealthy" in taints(cluster, sick))
         found = [each["codes"] for each in report_of(cluster, sick)["faults"]
                  if each["component"] == component]  # fmt: skip
         assert found == [[CODE]]
+        kills.one()
 
         def runs_again(status: dict[str, Any]) -> bool:
             return status["attempt"] > before and status["state"] == "Running"
@@ -126,11 +180,24 @@ def test_a_line_of_the_kernel_empties_the_node_and_its_end_brings_the_node_back(
         assert sick not in places(job)
         until("it resumes", lambda: "resumes from 7" in client.run("logs", "trains"))
 
-        kept = (component, CODE)
-        in_agent(cluster, sick, "fairlead", "agent", "clear", "--state",
-                 "/var/lib/fairlead/agent.db", "nvswitch-sxid", *kept)  # fmt: skip
+        until("the fault is cleared", lambda: clears(cluster, sick, component))
+        kills.one()
+        assert not kills.left
         until("the node is back", lambda: "fairlead.dev" not in taints(cluster, sick))
+        tests = json.loads(cluster.kubectl("get", "nodetests", "-o", "json"))["items"]
+        assert [(each["spec"]["node"], each["status"]["outcome"]) for each in tests] == [
+            (sick, "Passed")
+        ]
         client.run("cancel", "trains")
+
+
+def clears(cluster: Cluster, node: str, component: str) -> bool:
+    """True once the agent, which may be starting again, was asked to end the fault."""
+    with suppress(FailedError):
+        in_agent(cluster, node, "fairlead", "agent", "clear", "--state",
+                 "/var/lib/fairlead/agent.db", "nvswitch-sxid", component, CODE)  # fmt: skip
+        return True
+    return False
 
 
 def holds_what_it_should(cluster: Cluster, node: str) -> None:
