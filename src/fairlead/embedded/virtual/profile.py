@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, TypeAlias
@@ -243,8 +244,7 @@ def load_profile(name_or_path: str) -> Profile:
     """
     wanted = name_or_path or PROFILE_DEFAULT
     if wanted in shipped_profiles():
-        folder = resources.files("fairlead.embedded.virtual") / "profiles"
-        return parse_profile((folder / f"{wanted}.yaml").read_text(), source=wanted)
+        return _shipped(wanted)
     path = Path(wanted)
     if not path.is_file():
         near = nearest(wanted, shipped_profiles())
@@ -263,6 +263,13 @@ def load_profile(name_or_path: str) -> Profile:
             help=(f"fairlead sim import {path} PROFILE.yaml",),
         )  # fmt: skip
     return parse_profile(text, source=str(path))
+
+
+@cache
+def _shipped(name: str) -> Profile:
+    """Return a shipped profile; parsed once, as a start asks for it four times."""
+    folder = resources.files("fairlead.embedded.virtual") / "profiles"
+    return parse_profile((folder / f"{name}.yaml").read_text(), source=name)
 
 
 def is_kwok(text: str) -> bool:
