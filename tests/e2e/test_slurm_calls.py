@@ -244,7 +244,7 @@ rank, job = int(os.environ["SLURM_PROCID"]), os.environ["SLURM_JOB_ID"]
 port, saved = int(job[-4:]) + 15000, pathlib.Path("hpc_ckpt_1")
 assert os.environ["SLURM_NODELIST"].split(" ")[0].split(",")[0]
 if saved.exists():
-    print(f"rank {rank} goes on from {saved.read_text()}")
+    print(f"rank {rank} goes on from {saved.read_text()}\\n", end="")  # one write: two ranks print
     raise SystemExit
 def requeue(_number, _frame):
     if rank == 0:
