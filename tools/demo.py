@@ -11,6 +11,7 @@ earlier runs that nobody holds any more.
 
 from __future__ import annotations
 
+import argparse
 import fcntl
 import json
 import os
@@ -34,7 +35,7 @@ from fairlead.cli.connection.transport import Api
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
 NODES = 200
-GANG = 1000
+GANG_PER_NODE = 5
 STEPS = 600
 KILL_AT_STEP = 300
 SECONDS_MAX = 240.0  # for a machine that has other work; about 30 on a quiet one
@@ -50,8 +51,8 @@ class Failed(Exception):
 class Cluster:
     """An embedded cluster in a directory of its own, driven through the command line."""
 
-    def __init__(self, data: Path) -> None:
-        self.data = data
+    def __init__(self, data: Path, nodes: int) -> None:
+        self.data, self.nodes = data, nodes
         self.started = time.monotonic()
         self._printing = threading.Lock()
         own = {k: v for k, v in os.environ.items() if not k.startswith("FAIRLEAD_")}
@@ -189,8 +190,9 @@ def left_over(data: Path) -> list[str]:
 
 def virtual_gangs(cluster: Cluster) -> None:
     """Submit a big gang, then two that each want every node: one runs, the other waits."""
-    script = "examples/digits/train.sh"
-    cluster.run("submit", script, "--name", "gang", "--nodes", str(GANG), "--gpus", "1",
+    script, nodes = "examples/digits/train.sh", cluster.nodes
+    members = nodes * GANG_PER_NODE
+    cluster.run("submit", script, "--name", "gang", "--nodes", str(members), "--gpus", "1",
                 "--simulate", "4s")  # fmt: skip
     job = cluster.until(
         "gang", "the gang's placement",
@@ -198,15 +200,15 @@ def virtual_gangs(cluster: Cluster) -> None:
     )["status"]  # fmt: skip
     places = [node for role in job.get("placement", {}).get("roles", ()) for node in role["nodes"]]
     placed = len(places) or job["members"]["succeeded"]  # a slow machine sees only the end
-    if placed != GANG:
-        raise Failed(f"{placed} of {GANG} members were placed")
+    if placed != members:
+        raise Failed(f"{placed} of {members} members were placed")
     where = f"on {len(set(places))} virtual nodes" if places else "and ended"
-    cluster.say(f"gang: {GANG} members placed {where}, in one write")
+    cluster.say(f"gang: {members} members placed {where}, in one write")
     for name, seconds in (("all-a", "10s"), ("all-b", "3s")):
-        cluster.run("submit", script, "--name", name, "--nodes", str(NODES), "--gpus", "8",
+        cluster.run("submit", script, "--name", name, "--nodes", str(nodes), "--gpus", "8",
                     "--simulate", seconds, "--hold")  # fmt: skip
     cluster.run("release", "all-a", "all-b")
-    cluster.say(f"all-a and all-b: each wants all {NODES} nodes")
+    cluster.say(f"all-a and all-b: each wants all {nodes} nodes")
     reasons: list[str] = []
 
     def one_at_a_time(jobs: dict[str, dict[str, Any]]) -> None:
@@ -217,7 +219,7 @@ def virtual_gangs(cluster: Cluster) -> None:
             raise Failed("all-a and all-b hold nodes at the same time")
 
     def is_settled(status: dict[str, Any]) -> bool:
-        all_run = status.get("members", {}).get("running") == NODES
+        all_run = status.get("members", {}).get("running") == nodes
         return (all_run and bool(reasons)) or status.get("state") == "Succeeded"
 
     cluster.until("all-a", "the start of all of all-a", is_settled, one_at_a_time)
@@ -277,9 +279,9 @@ def timeline(job: dict[str, Any]) -> None:
 
 def demo(cluster: Cluster) -> None:
     """Run the whole story."""
-    cluster.run("up", "--nodes", str(NODES), "--data", str(cluster.data), "--listen",
+    cluster.run("up", "--nodes", str(cluster.nodes), "--data", str(cluster.data), "--listen",
                 "127.0.0.1:0", "--detach")  # fmt: skip
-    cluster.say(f"cluster up: this machine and {NODES} virtual nodes with 8 GPUs each")
+    cluster.say(f"cluster up: this machine and {cluster.nodes} virtual nodes with 8 GPUs each")
     cluster.run("submit", "examples/digits/train.sh", "--name", "digits", "--", "--steps",
                 str(STEPS), "--step-seconds", "0.02")  # fmt: skip
     cluster.say("digits: 4 members over MPI submitted")
@@ -348,8 +350,11 @@ def stop(data: Path) -> bool:
 
 def main() -> int:
     """Run the demo in a directory of its own, and stop all of it again."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--nodes", type=int, default=NODES, help=f"virtual nodes ({NODES})")
+    nodes = parser.parse_args().nodes
     with own_directory() as data:
-        return run(Cluster(data))
+        return run(Cluster(data, nodes))
 
 
 def run(cluster: Cluster) -> int:

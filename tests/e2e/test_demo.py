@@ -26,10 +26,10 @@ ANSWER_SECONDS_MAX = 600.0
 RANK_2 = {"FAIRLEAD_JOB": "digits", "RANK": "2"}
 
 
-def start_demo(temporary: Path) -> subprocess.Popen[str]:
+def start_demo(temporary: Path, *options: str) -> subprocess.Popen[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("FAIRLEAD", "KUBE"))}
     return subprocess.Popen(
-        [sys.executable, DEMO], env={**environment, "TMPDIR": str(temporary)}, text=True,
+        [sys.executable, DEMO, *options], env={**environment, "TMPDIR": str(temporary)}, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
 
@@ -80,7 +80,7 @@ def test_two_demos_at_once_beside_the_users_own_cluster_leave_each_other_alone(
         own.run("submit", str(_sleeper(own.root)), "--name", "digits")
         eventually(lambda: own.state("digits"), "Running")
         with training(own.root) as stranger:
-            demos = [start_demo(temporary) for _ in range(2)]
+            demos = [start_demo(temporary), start_demo(temporary, "--nodes", "20")]
             outputs = [demo.communicate(timeout=ANSWER_SECONDS_MAX) for demo in demos]
             assert stranger.poll() is None
         left = processes_of(temporary)
