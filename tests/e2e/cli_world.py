@@ -52,9 +52,7 @@ class Shell:
         stdin: str = "",
     ) -> Result:  # fmt: skip
         """Run a command to its end and check its exit code (None: any)."""
-        command = Command(
-            list(arguments), str(self.root), {**self.environment, **(environment or {})}
-        )
+        command = self.forked(*arguments, **(environment or {}))
         with TemporaryFile("w+") as given, TemporaryFile("w+") as out, TemporaryFile("w+") as err:
             given.write(stdin)
             given.seek(0)
@@ -76,6 +74,10 @@ class Shell:
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
         )  # fmt: skip
 
+    def forked(self, *arguments: str, **environment: str) -> Command:
+        """Return a fairlead command for the server of commands, with more in its environment."""
+        return Command(list(arguments), str(self.root), {**self.environment, **environment})
+
     def command(self, *arguments: str) -> list[str]:
         """Return the argument vector of a fairlead command."""
         return [sys.executable, "-m", "fairlead", *arguments]
@@ -83,6 +85,11 @@ class Shell:
     def up(self, *arguments: str, code: int = 0) -> Result:
         """Start the cluster in the background."""
         return self.run("up", "--detach", "--data", str(self.data), *arguments, code=code)
+
+    def until_up(self) -> None:
+        """Return once a cluster that was started in the foreground answers."""
+        eventually((self.data / "run.json").exists, expected=True)
+        eventually(lambda: self.run("ps", code=None).code, 0)
 
     def down(self) -> None:
         """Stop the cluster; harmless when none runs."""
@@ -159,8 +166,14 @@ class Shell:
 def eventually(
     question: Callable[[], Any], expected: Any, *, seconds: float = PATIENCE_SECONDS
 ) -> None:
-    """Ask again and again until the answer is the expected one."""
-    deadline = time.monotonic() + seconds
+    """Ask again and again until the answer is the expected one.
+
+    A question that takes long, as a command does, is asked a third of the time at most.
+    """
+    asked = time.monotonic()
+    deadline = asked + seconds
     while (answer := question()) != expected:
-        assert time.monotonic() < deadline, f"still {answer!r}, expected {expected!r}"
-        time.sleep(0.1)
+        answered = time.monotonic()
+        assert answered < deadline, f"still {answer!r}, expected {expected!r}"
+        time.sleep(max(0.1, 2 * (answered - asked)))
+        asked = time.monotonic()

@@ -1,10 +1,12 @@
 """Runs `fairlead` command lines in processes that are forked from one that has imported them.
 
 To start an interpreter and to import a command takes 0.1 to 0.3 s of CPU, and a cluster 0.8 s: more
-than nearly all that they do for a test. A forked process has an environment, a working directory,
-streams, signals and an end of its own, as one that was started has. `Shell.start`, the demo, and
-the commands of README's own test (test_readme.py) start interpreters, as do commands of Slurm that
-have a terminal or a process group to look after.
+than nearly all that they do for a test. The schemas of our kinds take half of what is left of the
+start of a cluster, and are compiled before, too. A forked process has an environment, a working
+directory, streams, signals and an end of its own, as one that was started has, and a session of its
+own where it has a terminal. `Shell.start`, the demo, and the commands of README's own test
+(test_readme.py) start interpreters, as do commands of Slurm that other programs start with a
+process group to look after.
 
 `python -m tests.e2e.command_server LISTENER LIFELINE` answers on a listening socket: a connection
 brings a `Command` with three descriptors (stdin, stdout, stderr) and gets two messages: the id of
@@ -25,6 +27,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from multiprocessing.context import ForkProcess
@@ -34,9 +37,13 @@ from tempfile import TemporaryDirectory
 from typing import IO
 
 import msgspec
+from tests.patience import PATIENCE_SECONDS
 
+from fairlead.api.schema.crd import manifests
 from fairlead.cli.main import main
 from fairlead.cli.slurm_tools import __main__ as slurm_tools
+from fairlead.embedded.crds import infos_of
+from fairlead.embedded.virtual.profile import load_profile
 
 ROOT = Path(__file__).resolve().parents[2]
 SLURM = "fairlead.cli.slurm_tools"
@@ -67,6 +74,38 @@ class Command(msgspec.Struct, frozen=True):
     directory: str
     environment: dict[str, str]
     module: str = "fairlead"
+    #: A session of its own, as the command of a terminal has.
+    is_session: bool = False
+
+
+class Started:
+    """The process of a command, as `subprocess.Popen` shows one."""
+
+    def __init__(self, command: Command, pid: int, asking: socket.socket) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._command, self._asking = command, asking
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code once the process has ended; TimeoutExpired when it does not."""
+        if self.returncode is None:
+            self._asking.settimeout(timeout)
+            try:
+                self.returncode = int(self._asking.recv(64))
+            except TimeoutError:
+                raise subprocess.TimeoutExpired(self._command.arguments, timeout) from None
+            self._asking.close()
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        """Send a signal; one that has been waited for gets none."""
+        if self.returncode is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, unseen
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self.send_signal(signal.SIGKILL)
 
 
 #: The modules that are run, with their `main`.
@@ -101,21 +140,26 @@ class CommandServer:
         program.chmod(0o755)
         return program
 
-    def run(
-        self, command: Command, streams: tuple[IO[str], IO[str], IO[str]], *, seconds_max: float
-    ) -> int:
-        """Run a command to its end and return its exit code, as `subprocess` would."""
-        descriptors = [stream.fileno() for stream in streams]
-        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as asking:
-            asking.settimeout(seconds_max)
+    def start(self, command: Command, streams: Sequence[int]) -> Started:
+        """Start a command with the descriptors of stdin, stdout and stderr."""
+        asking = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        try:
+            asking.settimeout(PATIENCE_SECONDS)
             asking.connect(self._path)
-            socket.send_fds(asking, [msgspec.json.encode(command)], descriptors)
-            pid = int(asking.recv(64))
-            try:
-                return int(asking.recv(64))
-            except TimeoutError:
-                os.kill(pid, signal.SIGKILL)
-                raise subprocess.TimeoutExpired(command.arguments, seconds_max) from None
+            socket.send_fds(asking, [msgspec.json.encode(command)], streams)
+            return Started(command, int(asking.recv(64)), asking)
+        except BaseException:
+            asking.close()
+            raise
+
+    def run(self, command: Command, streams: Sequence[IO[str]], *, seconds_max: float) -> int:
+        """Run a command to its end and return its exit code, as `subprocess` would."""
+        started = self.start(command, [stream.fileno() for stream in streams])
+        try:
+            return started.wait(seconds_max)
+        except subprocess.TimeoutExpired:
+            started.kill()
+            raise
 
     def close(self) -> None:
         """End the server; commands that run go on.
@@ -138,12 +182,17 @@ def command_server() -> CommandServer:
 
 
 def _preload() -> None:
-    """Import what commands import, at the start and while they run."""
+    """Import what commands import, at the start and while they run, and make what each cluster
+    makes of constants: the schemas of its kinds, and the default profile.
+    """
     import fairlead.cli
 
     commands = [each.name for each in walk_packages(fairlead.cli.__path__, "fairlead.cli.")]
-    for name in ("uvloop", "fairlead.app.embedded_process", *commands):
+    for name in ("structlog.dev", "uvloop", "fairlead.app.embedded_process", *commands):
         import_module(name)
+    for definition in manifests():
+        infos_of(definition)
+    load_profile("")
     gc.freeze()  # the children share its pages
 
 
@@ -181,6 +230,9 @@ def _run(command: Command, streams: list[int]) -> None:
     for number, descriptor in enumerate(streams):
         os.dup2(descriptor, number)
     sys.stdin = os.fdopen(0, closefd=False)  # multiprocessing has put /dev/null there
+    if command.is_session:
+        os.setsid()
+        sys.stdout = os.fdopen(1, "w", buffering=1, closefd=False)
     os.chdir(command.directory)
     os.environ.clear()
     os.environ.update(command.environment)

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from tests.e2e.cli_world import Result, Shell
-from tests.e2e.command_server import command_server
+from tests.e2e.command_server import SLURM, Command, command_server
 from tests.patience import PATIENCE_SECONDS
 
 SLEEP = "#!/bin/sh\nsleep 1000\n"
@@ -17,7 +17,7 @@ class Tools:
     """Slurm's commands in a directory of their own, for a cluster.
 
     They are as installed. `forked` ones ask the server of commands instead of starting an
-    interpreter: not where a command has a terminal, or ends with its process group.
+    interpreter: not where a command ends with the process group of the program that started it.
     """
 
     def __init__(self, shell: Shell, *, forked: bool = True) -> None:
@@ -51,9 +51,9 @@ class Tools:
         assert code is None or result.code == code, result
         return result
 
-    def command(self, *words: str) -> list[str]:
-        """Return the argument vector of a command."""
-        return [str(self.bin / words[0]), *words[1:]]
+    def forked(self, *words: str, **environment: str) -> Command:
+        """Return a command for the server of commands, with more in its environment."""
+        return Command(list(words), str(self.root), {**self.environment, **environment}, SLURM)
 
     def submit(self, text: str, *options: str) -> int:
         """Submit a script on standard input and return its number."""

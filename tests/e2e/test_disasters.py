@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -250,7 +251,7 @@ def test_a_file_size_limit_ends_the_cluster_with_a_clear_word_and_loses_nothing(
         shell.command("up", "--data", str(shell.data)), env=shell.environment, cwd=shell.root,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=limited,
     )  # fmt: skip
-    eventually(lambda: shell.run("ps", code=None).code, 0)
+    shell.until_up()
     kept = shell.run("submit", "job.sh", "--hold").out.strip()
     answers: list[tuple[int, str]] = []
     while not answers or answers[-1][0] == 201:
@@ -317,10 +318,10 @@ def test_a_write_that_power_loss_tore_is_forgotten_and_all_before_it_is_there(
 
 def test_of_three_starts_at_once_one_wins_and_the_others_say_so(shell: Shell) -> None:
     arguments = ("up", "--detach", "--data", str(shell.data), "--listen", "127.0.0.1:0")
-    starts = [shell.start(*arguments) for _ in range(3)]
-    errors = [start.communicate(timeout=PATIENCE_SECONDS)[1] for start in starts]
-    assert sorted(start.returncode for start in starts) == [0, 4, 4], errors
-    assert sum(error.startswith("error[E701]: ") for error in errors) == 2
+    with ThreadPoolExecutor(3) as threads:
+        starts = list(threads.map(lambda _: shell.run(*arguments, code=None), range(3)))
+    assert sorted(start.code for start in starts) == [0, 4, 4], starts
+    assert sum(start.err.startswith("error[E701]: ") for start in starts) == 2
     assert shell.run("ps").code == 0
 
 
@@ -348,7 +349,7 @@ def test_ctrl_c_at_the_clusters_terminal_ends_members_in_order(shell: Shell) -> 
         env=shell.environment, cwd=shell.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         text=True, start_new_session=True,
     )  # fmt: skip
-    eventually(lambda: shell.run("ps", code=None).code, 0)
+    shell.until_up()
     shell.run("submit", "polite.sh", "--name", "polite", "--nodes", "2", "--cpus", "100m")
     starts = shell.root / "starts"
     eventually(lambda: starts.exists() and starts.read_text().count("started"), 2)

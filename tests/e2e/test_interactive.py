@@ -13,11 +13,14 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Protocol
 
 import pytest
+from msgspec import structs
 from tests.e2e.cli_world import Shell, eventually
+from tests.e2e.command_server import Started, command_server
 from tests.e2e.slurm_world import Tools
 from tests.patience import PATIENCE_SECONDS
 
@@ -58,18 +61,38 @@ def until_gone(pid: int) -> None:
         time.sleep(0.02)
 
 
+def _in_terminal(
+    world: Shell | Tools | Ssh, arguments: Sequence[str], theirs: int
+) -> Started | subprocess.Popen[bytes]:
+    environment = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    if isinstance(world, Shell | Tools):
+        command = structs.replace(world.forked(*arguments, **environment), is_session=True)
+        return command_server().start(command, [theirs] * 3)
+    return subprocess.Popen(
+        world.command(*arguments), cwd=world.root, env={**world.environment, **environment},
+        stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
+    )  # fmt: skip
+
+
+class Ssh(Protocol):
+    """OpenSSH's client with a configuration of its own."""
+
+    root: Path
+    environment: dict[str, str]
+
+    def command(self, *words: str) -> list[str]:
+        """Return the argument vector of a command."""
+        ...
+
+
 class Terminal:
     """A command in a terminal of its own, and what it shows."""
 
-    def __init__(self, world: Shell | Tools, *arguments: str) -> None:
+    def __init__(self, world: Shell | Tools | Ssh, *arguments: str) -> None:
         self.ours, theirs = pty.openpty()
         self.resize(31, 97)
         self.before = termios.tcgetattr(theirs)
-        self.process = subprocess.Popen(
-            world.command(*arguments), cwd=world.root,
-            env={**world.environment, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"},
-            stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
-        )  # fmt: skip
+        self.process = _in_terminal(world, arguments, theirs)
         self.theirs = theirs
         self.shown = b""
 

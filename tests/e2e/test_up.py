@@ -149,8 +149,7 @@ def test_a_data_directory_of_another_version_is_left_alone(shell: Shell) -> None
 
 def test_ctrl_c_stops_a_cluster_in_the_foreground_in_order(shell: Shell) -> None:
     process = shell.start("up", "--data", str(shell.data), "--listen", "127.0.0.1:0")
-    eventually(lambda: (shell.data / "run.json").exists(), expected=True)
-    eventually(lambda: shell.run("ps", code=None).code, 0)
+    shell.until_up()
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, (out, err)
@@ -248,8 +247,7 @@ def test_a_full_disk_ends_the_cluster_with_a_clear_word_and_loses_nothing(
     shell.environment["FAIRLEAD_KUBECONFIG"] = str(shell.data / "kubeconfig")
     (tmp_path / "job.sh").write_text("true\n")
     process = shell.start("up", "--data", str(shell.data), "--listen", "127.0.0.1:0")
-    eventually(lambda: (shell.data / "run.json").exists(), expected=True)
-    eventually(lambda: shell.run("ps", code=None).code, 0)
+    shell.until_up()
     kept = [shell.run("submit", "job.sh", "--hold").out for _ in range(3)]
     _fill(small_disk / "fill")
     for _ in range(20):  # what is left of the log's last block may still take a write or two
@@ -415,8 +413,7 @@ def test_decisions_about_the_fleet_are_read_from_a_cluster_that_runs_and_one_tha
 def test_ctrl_c_says_what_it_waits_for(shell: Shell) -> None:
     (shell.root / "deaf.sh").write_text("trap '' TERM\necho ready\nwhile true; do sleep 1; done\n")
     process = shell.start("up", "--data", str(shell.data), "--listen", "127.0.0.1:0")
-    eventually(lambda: (shell.data / "run.json").exists(), expected=True)
-    eventually(lambda: shell.run("ps", code=None).code, 0)
+    shell.until_up()
     shell.run("submit", "deaf.sh", "--cpus", "100m", "--name", "deaf")
     eventually(lambda: "ready" in shell.run("logs", "deaf", code=None).out, expected=True)
     process.send_signal(signal.SIGINT)

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import html
 import http.client
+import os
 import re
 import signal
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
+from tests.e2e.command_server import Started, command_server
 from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.e2e
@@ -81,19 +82,21 @@ class Page:
 
 
 @contextmanager
-def serving(shell: Shell, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(shell: Shell, *arguments: str) -> Iterator[tuple[Started, str]]:
     """Yield the process of the page and its first link."""
-    process = shell.start("web", "--url", "--port", "0", *arguments)
-    assert process.stdout is not None
-    try:
-        yield process, process.stdout.readline().strip()
-    finally:
-        process.send_signal(signal.SIGINT)
+    command = shell.forked("web", "--url", "--port", "0", *arguments)
+    read, write = os.pipe()
+    with open(os.devnull, "r+b") as nothing, os.fdopen(read) as out:
+        process = command_server().start(command, [nothing.fileno(), write, nothing.fileno()])
+        os.close(write)
         try:
-            process.wait(PATIENCE_SECONDS)
+            yield process, out.readline().strip()
         finally:
-            process.kill()
-            process.communicate()
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(PATIENCE_SECONDS)
+            finally:
+                process.kill()
 
 
 @pytest.fixture

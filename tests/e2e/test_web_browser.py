@@ -13,6 +13,7 @@ from tests.e2e.cli_world import Shell
 from tests.e2e.test_web import serving, submit
 from tests.e2e.test_web_server import SteppedClock, world
 from tests.e2e.web_world import create, page_of
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.resources import JOBS, NODES
 from fairlead.testing.builders import make_job
@@ -74,7 +75,7 @@ async def _silent_and_killed(shell: Shell, tab: Tab) -> str:
         await tab.until(LIVE)
         assert not await tab.evaluate(DIMMED)
         process.kill()
-        process.wait()
+        process.wait(PATIENCE_SECONDS)
         await tab.until(LOST)
         assert "during" in await tab.text(), "what was seen stays"
     return port
