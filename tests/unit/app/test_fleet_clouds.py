@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -71,6 +72,17 @@ class _Kubelets:
 
 def _name(id_: str) -> str:
     return id_.rpartition("/")[2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def descriptions_are_read_once() -> Generator[None]:
+    """Read boto3's descriptions of services once: moto makes each client's session read them."""
+    from botocore.loaders import JSONFileLoader
+
+    read = cache(partial(JSONFileLoader.load_file, JSONFileLoader()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
+        yield
 
 
 @contextmanager
