@@ -79,6 +79,14 @@ def run(scenario: Scenario) -> RunResult:
     return ScenarioRun(scenario).run()
 
 
+@pytest.fixture(scope="module")
+def in_order(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, RunResult]:
+    """A trace of 100 jobs that build up a queue, and how it runs in strict order."""
+    path = tmp_path_factory.mktemp("in_order") / "jobs.csv"
+    trace = written(crowded_load(100, 3), path, have_limits=True)
+    return trace, run(ideal(trace))
+
+
 def test_strict_order_on_one_pool_waits_as_long_as_the_bare_model(tmp_path: Path) -> None:
     jobs = crowded_load(150, 1)
     expected = bare_waits(jobs, GPUS, backfills=False)
@@ -110,12 +118,11 @@ def test_backfill_on_one_pool_waits_as_long_as_the_bare_model(tmp_path: Path) ->
     assert result.summary.wait_mean_seconds == pytest.approx(expected, rel=1e-3)
 
 
-def test_conservative_backfill_lets_fewer_jobs_pass_than_easy(tmp_path: Path) -> None:
-    jobs = crowded_load(100, 3)
-    trace = written(jobs, tmp_path / "jobs.csv", have_limits=True)
-    strict, conservative, easy = (
-        run(ideal(trace, policy=policy)) for policy in ("fifo", "conservative", "easy")
-    )
+def test_conservative_backfill_lets_fewer_jobs_pass_than_easy(
+    in_order: tuple[Path, RunResult],
+) -> None:
+    trace, strict = in_order
+    conservative, easy = (run(ideal(trace, policy=policy)) for policy in ("conservative", "easy"))
 
     def passed(result: RunResult) -> int:
         """Return how many pairs of jobs do not start in order of arrival."""
@@ -129,9 +136,11 @@ def test_conservative_backfill_lets_fewer_jobs_pass_than_easy(tmp_path: Path) ->
     assert passed(strict) == 0 < passed(conservative) < passed(easy)
 
 
-def test_a_policy_that_lets_small_jobs_pass_waits_less_than_strict_order(tmp_path: Path) -> None:
-    trace = written(crowded_load(80, 2), tmp_path / "jobs.csv")
-    strict, greedy = run(ideal(trace)), run(ideal(trace, policy="greedy"))
+def test_a_policy_that_lets_small_jobs_pass_waits_less_than_strict_order(
+    in_order: tuple[Path, RunResult],
+) -> None:
+    trace, strict = in_order
+    greedy = run(ideal(trace, policy="greedy"))
     assert strict.summary.wait_mean_seconds is not None
     assert greedy.summary.wait_mean_seconds is not None
     assert greedy.summary.wait_mean_seconds < strict.summary.wait_mean_seconds

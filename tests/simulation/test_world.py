@@ -194,10 +194,10 @@ def _run(hash_seed: str, seed: int) -> str:
 
 
 def test_the_same_seed_gives_the_same_log_whatever_the_hash_seed() -> None:
-    first, second = _run("1", 4), _run("2", 4)
-    assert first == second
-    assert simulate(_SMALL, 4).log_hash in first
-    assert simulate(_SMALL, 5).log_hash not in first
+    """The hash seed of this process is drawn, or what the environment says."""
+    found = _run("2" if os.environ.get("PYTHONHASHSEED") == "1" else "1", 4)
+    assert simulate(_SMALL, 4).log_hash in found
+    assert simulate(_SMALL, 5).log_hash not in found
 
 
 class _Greedy(WorkloadSubmission):
