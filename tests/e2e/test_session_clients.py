@@ -20,6 +20,7 @@ from kubernetes.stream import portforward, stream
 from tests.conformance.http_server import TOKEN, eventually
 from tests.e2e.session_world import SessionWorld, gone, session_world
 from tests.patience import PATIENCE_SECONDS
+from tests.ports import free_port
 
 import kubernetes
 
@@ -63,11 +64,6 @@ async def kubectl(home: Path, *words: str, stdin: bytes = b"") -> tuple[int, byt
     async with asyncio.timeout(PATIENCE_SECONDS):
         out, err = await process.communicate(stdin)
     return process.returncode or 0, out, err.decode()
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
 
 
 @asynccontextmanager

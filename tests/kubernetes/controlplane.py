@@ -13,23 +13,23 @@ controller is.
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import shutil
 import signal
-import socket
 import ssl
 import subprocess
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+from tests.ports import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "tools" / "kubernetes" / "build.sh"
@@ -139,20 +139,6 @@ def find_binaries() -> Path:
     if missing:
         raise NoControlPlane(f"{', '.join(missing)} not built: make kubernetes")
     return directory
-
-
-#: This process' own, below those that the kernel gives away: what is free is so until it is used.
-_PORTS_FIRST = 10_000 + os.getpid() % 110 * 200
-_PORTS = itertools.cycle(range(_PORTS_FIRST, _PORTS_FIRST + 200))
-
-
-def free_ports(count: int) -> list[int]:
-    found: list[int] = []
-    while len(found) < count:
-        with suppress(OSError), socket.socket() as probe:
-            probe.bind(("127.0.0.1", port := next(_PORTS)))
-            found.append(port)
-    return found
 
 
 def _start(stack: ExitStack, directory: Path, command: list[str]) -> subprocess.Popen[bytes]:

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.member.attempt_lock import LEASE_SECONDS, AttemptLock, Superseded, acquire
 from fairlead.member.progress import report
@@ -106,7 +107,7 @@ def test_a_renewal_that_fails_once_is_followed_by_others(
     acquire(lock, superseded.set)
     lock.is_away = True
     begun(tmp_path, 2)
-    assert superseded.wait(10)
+    assert superseded.wait(PATIENCE_SECONDS)
 
 
 def test_a_report_repeats_the_latest_checkpoint(
@@ -141,7 +142,8 @@ def ended(directory: Path) -> subprocess.CompletedProcess[str]:
     }  # fmt: skip
     return subprocess.run(
         [sys.executable, "-c", PROGRAM],
-        env={**os.environ, **environment}, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, **environment}, capture_output=True, text=True,
+        timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
 
 

@@ -16,13 +16,13 @@ import termios
 from pathlib import Path
 
 import pytest
-from tests.unit.member.test_mpirun import free_port, variables
+from tests.patience import PATIENCE_SECONDS
+from tests.ports import free_port
+from tests.unit.member.test_mpirun import variables
 
 from fairlead.member import batch
 from fairlead.member.end_signal import EndSignal
 from fairlead.member.steps import Steps
-
-SECONDS_MAX = 60
 
 
 def job(
@@ -53,7 +53,7 @@ def job(
 
 def ends(members: list[subprocess.Popen[str]]) -> tuple[list[int], str, str]:
     """Return the exit codes in rank order, and what the first member wrote."""
-    said = [member.communicate(timeout=SECONDS_MAX) for member in members]
+    said = [member.communicate(timeout=PATIENCE_SECONDS) for member in members]
     return [member.returncode for member in reversed(members)], *said[-1]
 
 
@@ -221,7 +221,7 @@ async def test_who_ignores_sigterm_after_the_signal_is_killed(
             assert process.poll() is None
         asked = batch.AskedTasks(EndSignal(signal.SIGUSR1, 1, is_to_script=True))
         await batch.ScriptSignals(process, Steps([1]), asked).pass_on(signal.SIGTERM)
-        assert process.wait(SECONDS_MAX) == -signal.SIGKILL
+        assert process.wait(PATIENCE_SECONDS) == -signal.SIGKILL
         assert process.stdout is not None
         assert process.stdout.read() == "saved\n"
 
@@ -426,5 +426,5 @@ def until(descriptor: int, text: bytes) -> None:
     """Read a terminal until it shows a text."""
     shown = b""
     while text not in shown:
-        assert select.select([descriptor], [], [], SECONDS_MAX)[0], shown
+        assert select.select([descriptor], [], [], PATIENCE_SECONDS)[0], shown
         shown += os.read(descriptor, 65536)

@@ -18,17 +18,13 @@ from pathlib import Path
 
 import pytest
 from tests.patience import PATIENCE_SECONDS
+from tests.ports import free_port
 
 from fairlead.member import gang_link, gang_peers
 from fairlead.member.gang_link import Gang, NoKeyError
 
 STRANGER_UID = 65534
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as a second user")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def gang_of(size: int, address: str = "127.7.7.7") -> Gang:
@@ -107,13 +103,26 @@ async def _others(gang: Gang) -> None:
     await asyncio.gather(*(member(gang, rank) for rank in range(1, gang.size)))
 
 
+async def _listens(gang: Gang) -> None:
+    """Return once the first member accepts connections."""
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while True:
+            try:
+                _, writer = await asyncio.open_connection(gang.address, gang.port)
+            except ConnectionRefusedError:
+                await asyncio.sleep(0.01)
+                continue
+            writer.close()
+            return
+
+
 def test_a_link_that_breaks_off_before_all_are_there_is_made_again() -> None:
     gang = gang_of(3)
 
     async def play() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(member(gang, 0))
-            await asyncio.sleep(0.2)
+            await _listens(gang)
             link = await gang_link._join_at(replace(gang, rank=1), gang.port)
             link.close()
             await _others(gang)
@@ -300,7 +309,7 @@ def test_a_recorded_proof_is_worth_nothing_in_another_connection() -> None:
     async def play() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(member(gang, 0))
-            await asyncio.sleep(0.2)
+            await _listens(gang)
             recorded = bytearray()
 
             async def relay(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -16,6 +16,7 @@ from tests.patience import PATIENCE_SECONDS
 from fairlead.member import kernel_holder
 from fairlead.member.kernel_holder import (
     AGAIN,
+    ALIVE,
     CONNECTION,
     END,
     LOST,
@@ -46,6 +47,12 @@ def state(directory: Path, run: int, *, ended: bool) -> dict[str, int]:
     raise AssertionError("it does not come")
 
 
+def order(directory: Path, text: str) -> None:
+    """Leave an order, whole at any time, as a client does."""
+    (directory / ".asked").write_text(text)
+    (directory / ".asked").replace(directory / ORDER)
+
+
 def test_a_kernel_begins_again_under_the_same_ports_and_ends_when_asked_to(
     directory: Path,
 ) -> None:
@@ -54,9 +61,9 @@ def test_a_kernel_begins_again_under_the_same_ports_and_ends_when_asked_to(
     thread = threading.Thread(target=lambda: codes.append(holder.run()))
     thread.start()
     assert state(directory, 1, ended=True)["code"] == 3
-    (directory / ORDER).write_text(AGAIN)
+    order(directory, AGAIN)
     assert state(directory, 2, ended=True)["code"] == 3
-    (directory / ORDER).write_text(END)
+    order(directory, END)
     thread.join(PATIENCE_SECONDS)
     assert codes == [0]
     text = (directory / CONNECTION).read_text()
@@ -68,10 +75,20 @@ def test_a_kernel_begins_again_under_the_same_ports_and_ends_when_asked_to(
 
 
 def test_without_a_client_it_ends_the_kernel_and_all_that_it_started(directory: Path) -> None:
-    command = ["sh", "-c", "trap : TERM; sleep 600 & echo $! >$0; wait; wait", str(directory / "p")]
-    assert KernelHolder(directory, command, 0.3).run() == LOST
-    pid = int((directory / "p").read_text())
+    script = "trap : TERM; sleep 600 & echo $! >$0.new; mv $0.new $0; wait; wait"
+    command = ["sh", "-c", script, str(directory / "p")]
+    holder, codes = KernelHolder(directory, command, 600.0), list[int]()
+    thread = threading.Thread(target=lambda: codes.append(holder.run()))
+    thread.start()
     until = time.monotonic() + PATIENCE_SECONDS
+    while not (directory / "p").exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    pid = int((directory / "p").read_text())
+    assert thread.is_alive()
+    os.utime(directory / ALIVE, (0, 0))  # the last client was there long ago
+    thread.join(PATIENCE_SECONDS)
+    assert codes == [LOST]
     while Path(f"/proc/{pid}/cmdline").exists() and Path(f"/proc/{pid}/cmdline").read_bytes():
         assert time.monotonic() < until
         time.sleep(0.01)

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.ports import free_port
 from tests.unit.member.test_batch import run
-from tests.unit.member.test_mpirun import free_port
 
 #: All tasks tell the first one their ranks, and it tells them the sum.
 AGREE = """

@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
+from tests.ports import free_port
 
 from fairlead.member import mpirun
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def variables(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
@@ -43,7 +39,7 @@ def gang(tmp_path: Path, size: int, *command: str) -> list[tuple[int, str, str]]
     key.write_bytes(os.urandom(32))
     more = {"FAIRLEAD_MPI_KEY_FILE": str(key)}
     members = [start(command, variables(rank, size, port, **more)) for rank in range(size)]
-    said = [member.communicate(timeout=60) for member in members]
+    said = [member.communicate(timeout=PATIENCE_SECONDS) for member in members]
     return [(m.returncode, *texts) for m, texts in zip(members, said, strict=True)]
 
 
@@ -54,7 +50,7 @@ def codes(tmp_path: Path, size: int, script: str) -> list[int]:
 def alone(command: Sequence[str], prefix: Sequence[str] = (), **more: str) -> tuple[int, str]:
     """Run a gang of one; return its exit code and its errors."""
     member = start(command, variables(0, 1, 1, **more), prefix)
-    _, errors = member.communicate(timeout=60)
+    _, errors = member.communicate(timeout=PATIENCE_SECONDS)
     return member.returncode, errors
 
 
@@ -62,7 +58,7 @@ def test_outside_of_a_job_the_missing_variable_is_named_and_no_retry_is_asked_fo
     environment = variables(0, 2, 1)
     del environment["FAIRLEAD_JOB_UID"]
     member = start(["true"], environment)
-    _, errors = member.communicate(timeout=60)
+    _, errors = member.communicate(timeout=PATIENCE_SECONDS)
     assert member.returncode == mpirun.EXIT_NOT_FOUND
     assert "FAIRLEAD_JOB_UID is not set" in errors
 
@@ -73,7 +69,7 @@ def test_a_gang_without_a_key_does_not_start(key_file: str, tmp_path: Path) -> N
     more = {"FAIRLEAD_MPI_KEY_FILE": key_file} if key_file else {}
     for rank in range(2):
         member = start(["touch", str(mark)], variables(rank, 2, free_port(), **more))
-        _, errors = member.communicate(timeout=60)
+        _, errors = member.communicate(timeout=PATIENCE_SECONDS)
         assert member.returncode == mpirun.EXIT_NOT_FOUND
         assert ("cannot be read" if key_file else 'annotation fairlead.dev/mpi: "true"') in errors
     assert not mark.exists()
@@ -225,7 +221,7 @@ mpirun._run = run
 def test_the_lock_is_released_once_no_process_of_the_rank_is_left(end: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", f"{LOCKED}\n{end}"],
-        capture_output=True, text=True, timeout=60, check=False,
+        capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
     )  # fmt: skip
     assert ended.stdout == "\n", ended.stderr
 
@@ -243,7 +239,11 @@ mpirun.kill_descendants()
 
 def test_what_a_killed_process_leaves_behind_is_killed_too() -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", KILL], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", KILL],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert ended.returncode == 0, ended.stderr
     assert not Path(f"/proc/{int(ended.stdout)}").exists()
@@ -255,7 +255,7 @@ def test_a_signal_is_passed_on_and_the_rank_may_save_first() -> None:
     assert member.stdout is not None
     assert member.stdout.readline() == "up\n"
     member.terminate()
-    said, _ = member.communicate(timeout=60)
+    said, _ = member.communicate(timeout=PATIENCE_SECONDS)
     assert (member.returncode, said) == (3, "saved\n")
 
 
@@ -264,7 +264,7 @@ def test_a_rank_without_a_handler_ends_by_the_signal() -> None:
     assert member.stdout is not None
     member.stdout.readline()
     member.terminate()
-    member.communicate(timeout=60)
+    member.communicate(timeout=PATIENCE_SECONDS)
     assert member.returncode == -signal.SIGTERM
 
 

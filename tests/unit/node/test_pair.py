@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.ports import free_port
 
 from fairlead.api.cluster.machine_result import PairMeasure, decode_result
 from fairlead.cli.commands.agent_pair import pair as command
@@ -28,8 +29,7 @@ def key(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server((HOST, 0)) as free:
-        return int(free.getsockname()[1])
+    return free_port()
 
 
 def both(
