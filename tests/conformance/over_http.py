@@ -44,10 +44,14 @@ class HttpTarget:
 
     @asynccontextmanager
     async def watch(
-        self, path: str, *, query: Mapping[str, str] | None = None
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> AsyncIterator[AsyncIterator[dict[str, Any]]]:
         params = {**(query or {}), "watch": "true"}
-        async with self.session.get(self.url + path, params=params) as response:
+        async with self.session.get(self.url + path, params=params, headers=headers) as response:
             assert response.status == 200, await response.text()
 
             async def events() -> AsyncIterator[dict[str, Any]]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.conformance.target import Answer, Target
+from tests.patience import PATIENCE_SECONDS
 
-WATCH_SECONDS_MAX = 15.0
 ABSENT = "<absent>"
 _UID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -96,7 +96,7 @@ class Recorder:
             if during is not None:
                 await during()
             try:
-                async with asyncio.timeout(WATCH_SECONDS_MAX):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     while len(got) < count:
                         got.append(await anext(events))
             except (TimeoutError, StopAsyncIteration):
@@ -108,7 +108,7 @@ class Recorder:
         self, path: str, holds: Callable[[Answer], bool], *, method: str = "GET", **more: Any
     ) -> Answer:
         """Ask until it holds: for what a server does after it has answered."""
-        async with asyncio.timeout(WATCH_SECONDS_MAX):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while True:
                 answer = await self.target.request(method, path, **more)
                 if holds(answer):

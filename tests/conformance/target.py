@@ -38,7 +38,14 @@ class Target(Protocol):
         ...
 
     def watch(
-        self, path: str, *, query: Mapping[str, str] | None = None
+        self,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
     ) -> AbstractAsyncContextManager[AsyncIterator[dict[str, Any]]]:
-        """Open a watch; yields decoded events until the server ends the stream."""
+        """Open a watch; yields decoded events until the server ends the stream.
+
+        It is open once the block begins: what is written then, it shows.
+        """
         ...

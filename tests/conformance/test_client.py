@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.kubernetes.core import ConfigMap, Pod
 from fairlead.api.meta import OnlyMetadata
@@ -26,7 +27,6 @@ from fairlead.sim import loop as simulation
 from fairlead.testing.fake_client import FakeClient
 
 NAMESPACE = "default"
-ANSWER_SECONDS = 10.0
 
 Test = Callable[[Client], Awaitable[None]]
 
@@ -141,7 +141,7 @@ async def follow(client: Client, version: str, count: int, **selection: str) -> 
     out: list[str] = []
     selection = {"namespace": NAMESPACE, **selection}
     events = client.watch(CONFIG_MAPS, resource_version=version, **selection)
-    async with aclosing(events), asyncio.timeout(ANSWER_SECONDS):
+    async with aclosing(events), asyncio.timeout(PATIENCE_SECONDS):
         async for event in events:
             if event.object is not None:
                 out.append(f"{event.type.value} {event.object.metadata.name}")
@@ -346,7 +346,7 @@ async def test_events_carry_typed_objects_and_rising_versions_and_a_deletion_its
     await client.delete(CONFIG_MAPS, "x", namespace=NAMESPACE)
     events: list[WatchEvent[ConfigMap]] = []
     stream = client.watch(CONFIG_MAPS, resource_version=start, namespace=NAMESPACE)
-    async with aclosing(stream), asyncio.timeout(ANSWER_SECONDS):
+    async with aclosing(stream), asyncio.timeout(PATIENCE_SECONDS):
         async for event in stream:
             if event.type is not EventType.BOOKMARK:
                 events.append(event)
@@ -365,7 +365,7 @@ async def test_a_watch_ends_by_itself_after_the_time_asked_for(client: Client) -
     stream = client.watch(
         CONFIG_MAPS, resource_version=start, namespace=NAMESPACE, timeout_seconds=1
     )
-    async with asyncio.timeout(ANSWER_SECONDS):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         events = [event async for event in stream if event.object is not None]
     assert events == []
 
@@ -414,7 +414,7 @@ async def test_a_mirror_follows_random_writes_to_the_end(client: Client) -> None
                 patched = await client.patch(CONFIG_MAPS, name, patch, namespace=NAMESPACE)
                 version = patched.metadata.version
         last = await put(client, "last", labels={"mine": "1"})
-        async with asyncio.timeout(ANSWER_SECONDS):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while mirror.resource_version < last.metadata.version:
                 await mirror.advanced()
         assert version < last.metadata.version

@@ -9,6 +9,7 @@ from typing import Any
 from tests.conformance.embedded import embedded_target
 from tests.conformance.http_server import config, pod, widget, widget_crd
 from tests.conformance.target import Target
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.values.times import parse_time
 
@@ -44,7 +45,7 @@ def owned_by(*owners: dict[str, Any], block: bool = False) -> dict[str, Any]:
 
 async def gone(target: Target, path: str) -> None:
     """Return once the object is gone; what cleans up does so after the answer."""
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while (await target.request("GET", path)).status != 404:  # noqa: ASYNC110 # over the wire
             await asyncio.sleep(0.005)
 
@@ -142,7 +143,7 @@ async def test_p29_foreground_waits_for_blocking_children(target: Target) -> Non
     query = {"propagationPolicy": "Foreground"}
     answer = await target.request("DELETE", f"{MAPS}/parent", query=query)
     assert answer.json["metadata"]["finalizers"] == ["foregroundDeletion"]
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             child = (await target.request("GET", f"{MAPS}/child")).json
             if "deletionTimestamp" in child["metadata"]:
@@ -166,7 +167,7 @@ async def test_p30_a_child_goes_when_all_its_owners_are_gone(target: Target) -> 
     one, two = await make(target, "one"), await make(target, "two")
     await make(target, "child", **owned_by(one, two))
     await target.request("DELETE", f"{MAPS}/one")
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             child = (await target.request("GET", f"{MAPS}/child")).json
             if len(child["metadata"]["ownerReferences"]) == 1:
@@ -236,14 +237,14 @@ async def test_p60_a_kind_goes_with_its_definition_after_its_objects(target: Tar
     body["metadata"]["finalizers"] = [HOLD]
     await target.request("POST", WIDGETS, body)
     await target.request("DELETE", f"{CRDS}/widgets.example.dev")
-    async with asyncio.timeout(10):  # a real server takes new ones for another moment
+    async with asyncio.timeout(PATIENCE_SECONDS):  # a real server takes new ones for another moment
         for number in itertools.count():
             late = await target.request("POST", WIDGETS, widget(f"late-{number}"))
             if late.status != 201:
                 break
     assert (late.status, late.json["reason"]) == (403, "Forbidden")
     assert (await target.request("GET", f"{CRDS}/widgets.example.dev")).status == 200
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(PATIENCE_SECONDS):
         while await finish(target, f"{WIDGETS}/w") == 200:  # noqa: ASYNC110 # over the wire
             await asyncio.sleep(0)
     await gone(target, f"{CRDS}/widgets.example.dev")

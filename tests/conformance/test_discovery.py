@@ -8,6 +8,7 @@ from urllib.parse import parse_qsl, urlsplit
 
 from tests.conformance.http_server import running, widget_crd
 from tests.conformance.target import Target
+from tests.patience import PATIENCE_SECONDS
 
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v={};as=APIGroupDiscoveryList"
 
@@ -133,7 +134,7 @@ async def test_55_a_new_kind_appears_in_openapi_and_changes_only_its_own_urls(
     before = (await target.request("GET", "/openapi/v3")).json["paths"]
     await target.request("POST", crds, widget_crd())
     path = "apis/example.dev/v1"
-    async with asyncio.timeout(20):  # a real server publishes it some time later
+    async with asyncio.timeout(PATIENCE_SECONDS):  # a real server publishes it some time later
         while (  # noqa: ASYNC110 -- another process does the work
             path not in (after := (await target.request("GET", "/openapi/v3")).json["paths"])
         ):

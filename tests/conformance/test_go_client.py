@@ -16,13 +16,13 @@ from tests.conformance.http_server import Running, config, running
 from tests.conformance.vocabulary import MAPS
 from tests.kubernetes.controlplane import NoControlPlane, find_binaries
 from tests.kubernetes.own_plane import WITHOUT
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.embedded.http.broadcast import WatchLimits
 from fairlead.embedded.http.server import ServerLimits
 from fairlead.embedded.storage.store import Store, StoreOptions
 
 pytestmark = pytest.mark.kubernetes
-SECONDS_MAX = 60.0
 
 
 def _program() -> Path:
@@ -44,7 +44,7 @@ class Lines:
 
     async def until(self, wanted: str) -> str:
         """Read on to the line that starts so, and return it."""
-        async with asyncio.timeout(SECONDS_MAX):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while line := (await self._stream.readline()).decode().strip():
                 self.seen.append(line)
                 if line.startswith(wanted):

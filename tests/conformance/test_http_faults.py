@@ -311,12 +311,16 @@ async def test_no_name_leads_out_of_its_path() -> None:
 
 async def test_requests_use_a_bounded_number_of_connections() -> None:
     open_count = open_count_max = 0
+    as_many_as_may = asyncio.Event()
 
     async def slow(_request: web.Request) -> web.Response:
         nonlocal open_count, open_count_max
         open_count += 1
         open_count_max = max(open_count, open_count_max)
-        await asyncio.sleep(0.02)
+        if open_count == 3:
+            as_many_as_may.set()
+        await as_many_as_may.wait()
+        await asyncio.sleep(0.02)  # a fourth would come meanwhile
         open_count -= 1
         return web.json_response({"metadata": {"name": "n"}})
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from tests.conformance.http_server import Running, pod, running
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.status import BadRequest
 from fairlead.embedded.http.logs import LogOptions
@@ -85,7 +86,7 @@ async def test_the_end_of_a_reader_or_of_the_server_ends_the_following(
                 api.server.stop()
             else:
                 response.close()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(PATIENCE_SECONDS):
                 await source.closed.wait()
 
 

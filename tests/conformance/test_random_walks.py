@@ -25,13 +25,13 @@ from tests.conformance.target import Answer
 from tests.conformance.vocabulary import HOLD, MAPS, MERGE
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.real import Cleaner, connected
+from tests.patience import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.kubernetes
 STEPS = int(os.environ.get("FAIRLEAD_STEPS", "200"))
 SEED = int(os.environ.get("FAIRLEAD_SEED", "1"))
 NAMES, TEAMS = "abcdef", ("red", "blue", "")
 LAST = "last"
-SECONDS_MAX = 20.0
 VERSIONS_MAX = 20  # how far back a step may refer
 
 
@@ -163,9 +163,10 @@ async def follow(events: AsyncIterator[dict[str, Any]]) -> list[tuple[str, Any]]
     return seen
 
 
-async def watching(side: Side, selector: str) -> list[tuple[str, Any]]:
+async def watching(side: Side, selector: str, is_open: asyncio.Event) -> list[tuple[str, Any]]:
     query = {"labelSelector": selector} if selector else {}
     async with side.target.watch(MAPS, query=query) as events:
+        is_open.set()
         return await follow(events)
 
 
@@ -175,11 +176,14 @@ async def test_both_servers_walk_the_same_way(plane: ControlPlane) -> None:
         sides = (Side(ours), Side(theirs))
         try:
             async with asyncio.TaskGroup() as group:
-                watches = [
-                    [group.create_task(watching(side, selector)) for side in sides]
-                    for selector in ("", "team=red")
-                ]
-                await asyncio.sleep(0.3)  # the watches must be open before anything happens
+                watches: list[list[asyncio.Task[list[tuple[str, Any]]]]] = []
+                for selector in ("", "team=red"):
+                    watches.append([])
+                    for side in sides:  # open before anything happens
+                        is_open = asyncio.Event()
+                        watch = group.create_task(watching(side, selector, is_open))
+                        watches[-1].append(watch)
+                        await is_open.wait()
                 for number in range(STEPS):
                     step = draw(rng)
                     a, b = [await take(side, step) for side in sides]
@@ -189,7 +193,7 @@ async def test_both_servers_walk_the_same_way(plane: ControlPlane) -> None:
                     assert len(sides[0].versions) == len(sides[1].versions), where
                 for side in sides:
                     await side.target.request("POST", MAPS, config(LAST, team="red"))
-                async with asyncio.timeout(SECONDS_MAX):
+                async with asyncio.timeout(PATIENCE_SECONDS):
                     for embedded, real in watches:
                         assert await embedded == await real
         finally:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from typing import Any
 
 from tests.conformance.http_server import pod
@@ -19,6 +20,12 @@ async def make(target: Target, *names: str, **labels: str) -> list[dict[str, Any
     answers = [await target.request("POST", PODS, pod(name, labels=labels)) for name in names]
     assert [answer.status for answer in answers] == [201] * len(names)
     return [answer.json for answer in answers]
+
+
+async def note(target: Target, name: str, text: str) -> None:
+    patch = {"metadata": {"annotations": {"note": text}}}
+    merge = {"Content-Type": "application/merge-patch+json"}
+    assert (await target.request("PATCH", f"{PODS}/{name}", patch, headers=merge)).status == 200
 
 
 async def test_56_a_list_as_a_table_has_columns_rows_and_metadata(target: Target) -> None:
@@ -84,25 +91,19 @@ async def test_56_watch_events_are_tables_too(target: Target) -> None:
 
 async def test_56_of_watched_tables_the_first_alone_has_the_columns(target: Target) -> None:
     made = await make(target, "t-first", "t-second", streamed="yes")
-    query = {"watch": "1", "labelSelector": "streamed=yes", "timeoutSeconds": "2",
-             "resourceVersion": "0"}  # fmt: skip
 
-    async def label() -> None:
-        await asyncio.sleep(0.5)
-        patch = {"metadata": {"annotations": {"note": query["resourceVersion"]}}}
-        merge = {"Content-Type": "application/merge-patch+json"}
-        await target.request("PATCH", f"{PODS}/t-first", patch, headers=merge)
-
-    async def columns() -> list[bool]:
-        asked = target.request("GET", PODS, query=query, headers={"Accept": TABLE})
-        answer, _ = await asyncio.gather(asked, label())
-        tables = [json.loads(line)["object"] for line in answer.body.splitlines()]
+    async def columns(version: str, initial: int) -> list[bool]:
+        query = {"labelSelector": "streamed=yes", "resourceVersion": version}
+        async with target.watch(PODS, query=query, headers={"Accept": TABLE}) as events:
+            tables = [(await anext(events))["object"] for _ in range(initial)]
+            await note(target, "t-first", version)
+            tables.append((await anext(events))["object"])
         assert all("columnDefinitions" in table for table in tables)
         return [bool(table["columnDefinitions"]) for table in tables]
 
-    assert await columns() == [True, False, False]
-    query["resourceVersion"] = made[1]["metadata"]["resourceVersion"]
-    assert await columns() == [True, False], "the first need not be initial"
+    assert await columns("0", 2) == [True, False, False]
+    version = made[1]["metadata"]["resourceVersion"]
+    assert await columns(version, 1) == [True, False], "the first need not be initial"
 
 
 async def test_56_watched_tables_carry_as_much_of_the_object_as_each_watch_asked_for(
@@ -110,22 +111,18 @@ async def test_56_watched_tables_carry_as_much_of_the_object_as_each_watch_asked
 ) -> None:
     (made,) = await make(target, "t-parts", carried="yes")
     version = made["metadata"]["resourceVersion"]
+    table = {"Accept": TABLE}
 
-    async def label() -> None:
-        await asyncio.sleep(0.5)
-        patch = {"metadata": {"annotations": {"note": "x"}}}
-        merge = {"Content-Type": "application/merge-patch+json"}
-        await target.request("PATCH", f"{PODS}/t-parts", patch, headers=merge)
-
-    async def kind(included: str) -> str | None:
-        query = {"watch": "1", "labelSelector": "carried=yes", "timeoutSeconds": "2",
-                 "resourceVersion": version, "includeObject": included}  # fmt: skip
-        answer = await target.request("GET", PODS, query=query, headers={"Accept": TABLE})
-        found = json.loads(answer.body.splitlines()[0])["object"]["rows"][0]["object"]
-        return found and found["kind"]
-
-    kinds = await asyncio.gather(kind("None"), kind("Metadata"), kind("Object"), label())
-    assert kinds[:3] == [None, "PartialObjectMetadata", "Pod"]
+    async with AsyncExitStack() as stack:
+        watches: list[AsyncIterator[dict[str, Any]]] = []
+        for included in ("None", "Metadata", "Object"):
+            query = {"labelSelector": "carried=yes", "resourceVersion": version,
+                     "includeObject": included}  # fmt: skip
+            opened = target.watch(PODS, query=query, headers=table)
+            watches.append(await stack.enter_async_context(opened))
+        await note(target, "t-parts", "x")
+        found = [(await anext(events))["object"]["rows"][0]["object"] for events in watches]
+    assert [each and each["kind"] for each in found] == [None, "PartialObjectMetadata", "Pod"]
 
 
 async def test_56_a_bookmark_is_a_table_whose_one_row_has_the_annotation(target: Target) -> None:

@@ -10,6 +10,7 @@ import aiohttp
 from tests.conformance.http_server import config, pod
 from tests.conformance.over_http import HttpTarget
 from tests.conformance.target import Target
+from tests.patience import PATIENCE_SECONDS
 
 NS = "/api/v1/namespaces/default"
 MAPS = f"{NS}/configmaps"
@@ -143,7 +144,7 @@ async def test_p47_initial_events_need_the_match_that_says_not_older(target: Tar
 
 async def test_p48_a_watch_ends_cleanly_at_its_deadline(target: Target) -> None:
     async with target.watch(MAPS, query={"timeoutSeconds": "1"}) as events:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             assert [event async for event in events] == []
 
 

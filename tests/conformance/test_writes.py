@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.conformance.http_server import config, pod, widget, widget_crd
 from tests.conformance.target import Answer, Target
+from tests.patience import PATIENCE_SECONDS
 
 NS = "/api/v1/namespaces/default"
 MAPS = f"{NS}/configmaps"
@@ -131,7 +132,9 @@ async def test_p15_an_eviction_asks_the_disruption_budget(target: Target) -> Non
     eviction = {"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": "a"}}
     await target.request("POST", f"{PODS}/a/eviction", eviction, query={"dryRun": "All"})
     assert "deletionTimestamp" not in (await target.request("GET", f"{PODS}/a")).json["metadata"]
-    async with asyncio.timeout(10):  # where a controller keeps the budget, it needs a moment
+    async with asyncio.timeout(
+        PATIENCE_SECONDS
+    ):  # where a controller keeps the budget, it needs a moment
         while (  # noqa: ASYNC110 -- another process does the work
             await target.request("POST", f"{PODS}/a/eviction", eviction)
         ).status != 201:
@@ -247,7 +250,9 @@ async def test_p64_a_pods_priority_comes_from_its_class(target: Target) -> None:
     high = {"metadata": {"name": "high"}, "value": 1000}
     assert (await target.request("POST", CLASSES, high)).status == 201
     by_class = pod("a", priorityClassName="high")
-    async with asyncio.timeout(10):  # the real server's admission sees the class a moment later
+    async with asyncio.timeout(
+        PATIENCE_SECONDS
+    ):  # the real server's admission sees the class a moment later
         while (  # noqa: ASYNC110 -- another process does the work
             made := await target.request("POST", PODS, by_class)
         ).status == 403:

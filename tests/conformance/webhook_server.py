@@ -26,10 +26,10 @@ import pytest
 from aiohttp import web
 from tests.conformance.target import Answer, Target
 from tests.kubernetes.controlplane import NoControlPlane, find_binaries
+from tests.patience import PATIENCE_SECONDS
 
 KINDS = "/apis/admissionregistration.k8s.io/v1"
 MAPS = "/api/v1/namespaces/default/configmaps"
-READY_SECONDS_MAX = 30.0
 STEP_SECONDS = 0.02
 Response = dict[str, Any]
 Answerer = Callable[[Mapping[str, Any]], Response | Awaitable[Response]]
@@ -123,7 +123,7 @@ class Hooks:
         assert answer.status == 201, answer
         sample = self.named("probe")
         sample["metadata"]["labels"] = probe
-        async with asyncio.timeout(READY_SECONDS_MAX):
+        async with asyncio.timeout(PATIENCE_SECONDS):
             while not self.of(f"ready-{name}"):
                 await target.request("POST", MAPS, sample, query={"dryRun": "All"})
                 await asyncio.sleep(STEP_SECONDS)  # another process takes it up
