@@ -20,6 +20,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree
 
 from fairlead.api.values.sketch import parse_sketch
@@ -34,14 +35,16 @@ from fairlead.node.sources.programs import Said
 from fairlead.node.state import open_state
 
 pytestmark = pytest.mark.e2e
-PATIENCE_SECONDS = 60
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "node-agent.md"
 
 
 class Exporter(BaseHTTPRequestHandler):
     """A page with one GPU of a pod."""
 
+    asked = 0
+
     def do_GET(self) -> None:
+        Exporter.asked += 1
         self.send_response(200)
         self.end_headers()
         labels = 'gpu="0",namespace="vision",pod="train-0"'
@@ -122,10 +125,10 @@ def test_values_of_an_exporter_are_in_the_report_of_their_window(tmp_path: Path)
         config.write_text(json.dumps(settings))
         running.more = ["--config", str(config)]
         with running.agent() as process:
-            # `passes` moves the machine's clock; the looks follow real time.
-            for _ in range(4):
+            for _ in range(4):  # `passes` moves the machine's clock; the looks follow real time
+                looks = Exporter.asked
                 running.tree.passes(15)
-                time.sleep(1.5)
+                running.until(lambda _, looks=looks: Exporter.asked > looks)
             found = running.until(lambda report: bool(report["exports"]))
             process.terminate()
             assert process.wait() == 0

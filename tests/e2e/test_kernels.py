@@ -123,6 +123,21 @@ class Kernel:
         return "".join(heard)
 
 
+def specify(shell: Shell, *flags: str, **config: Any) -> str:
+    """Write the specification of kernels that begin from now on; return the directory."""
+    place = shell.root / "kernels" / "cluster"
+    place.mkdir(parents=True, exist_ok=True)
+    config["flags"] = ["--cpus", "50m", *flags]
+    provisioner = {"provisioner_name": "fairlead", "config": config}
+    (place / "kernel.json").write_text(json.dumps({
+        "argv": [sys.executable, str(shell.root / "kernel.py"), "{connection_file}"],
+        "display_name": "On the cluster",
+        "language": "python",
+        "metadata": {"kernel_provisioner": provisioner},
+    }))  # fmt: skip
+    return str(place.parent)
+
+
 @asynccontextmanager
 async def kernel(
     shell: Shell, monkeypatch: pytest.MonkeyPatch, *flags: str, **config: Any
@@ -130,22 +145,7 @@ async def kernel(
     """Start a kernel by its specification, as JupyterLab does."""
     monkeypatch.setenv("FAIRLEAD_KUBECONFIG", shell.environment["FAIRLEAD_KUBECONFIG"])
     monkeypatch.chdir(shell.root)
-    place = shell.root / "kernels" / "cluster"
-    place.mkdir(parents=True, exist_ok=True)
-    config["flags"] = ["--cpus", "50m", *flags]
-    (place / "kernel.json").write_text(
-        json.dumps(
-            {
-                "argv": [sys.executable, str(shell.root / "kernel.py"), "{connection_file}"],
-                "display_name": "On the cluster",
-                "language": "python",
-                "metadata": {
-                    "kernel_provisioner": {"provisioner_name": "fairlead", "config": config}
-                },
-            }
-        )
-    )
-    specifications = KernelSpecManager(kernel_dirs=[str(place.parent)])
+    specifications = KernelSpecManager(kernel_dirs=[specify(shell, *flags, **config)])
     manager = AsyncKernelManager(
         kernel_name="cluster", kernel_spec_manager=specifications,
         connection_file=str(shell.root / f"connection-{os.urandom(4).hex()}.json"),
@@ -229,9 +229,9 @@ time.sleep(600)
 async def test_a_lost_cluster_is_found_again_and_a_lost_jupyter_ends_the_job(
     shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = {"lost_seconds": 6.0}
-    async with kernel(shell, monkeypatch, **config) as lab:
+    async with kernel(shell, monkeypatch) as lab:
         first = await lab.says("import os; said = os.getpid()")
+        specify(shell, lost_seconds=6.0)  # of the other one: the cluster may be away for longer
         lost = await asyncio.to_thread(of_a_killed_jupyter, shell, lab.job)
         os.kill(shell.pid(), signal.SIGKILL)
         shell.up("--nodes", "0", "--listen", "127.0.0.1:0")

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 from tests.e2e.disaster_world import crash, kill, processes_of
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.notices.http_sink import HttpSink, SmtpSink
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("notices")]
@@ -46,7 +47,7 @@ def beside(*sinks: HttpSink | SmtpSink) -> Iterator[None]:
     thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
     thread.start()
     try:
-        assert ready.wait(10)
+        assert ready.wait(PATIENCE_SECONDS)
         yield
     finally:
         loop.call_soon_threadsafe(over.set)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from tests.e2e.cli_world import eventually
 from tests.e2e.disaster_world import kill, processes_of
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.embedded.local import shim_server
 from fairlead.embedded.local.containers import ContainerLaunch
@@ -109,7 +110,7 @@ async def test_a_start_without_an_answer_is_given_up_and_never_happens(
         late.start("touch ran")
     assert late.run.never_started()
     again = Program(server, tmp_path, "again")
-    monkeypatch.setattr(shim_server, "ANSWER_SECONDS_MAX", 10.0)
+    monkeypatch.setattr(shim_server, "ANSWER_SECONDS_MAX", PATIENCE_SECONDS)
     again.start("exit 6")
     assert await again.exit_code() == 6
     assert not (tmp_path / "ran").exists()

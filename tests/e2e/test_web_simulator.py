@@ -5,8 +5,9 @@ time, and only for the person who started the page.
 from __future__ import annotations
 
 import asyncio
+import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -161,12 +162,27 @@ def is_there(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-DEAF = "signal.signal(signal.SIGINT, signal.SIG_IGN)\ntime.sleep(600)"
+SLEEPS = "time.sleep(600)"
+#: Takes more than it may once its limit is there, which follows its start.
+GREEDY = """
+import resource
+while resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.RLIM_INFINITY: time.sleep(0.01)
+bytearray(256 << 20)
+"""
 
 
+@pytest.fixture
+def deaf() -> Iterator[None]:
+    """What this process starts meanwhile ignores SIGINT from its first instruction on."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("deaf")
 async def test_a_program_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
     limits = SimulationLimits(seconds_max=0.2, grace_seconds=0.2)
-    async with simulations(tmp_path, DEAF, limits) as made:
+    async with simulations(tmp_path, SLEEPS, limits) as made:
         assert made.start(QUESTION) == ""
         assert await ended(made) is SimulationState.FAILED
         assert made.latest is not None
@@ -176,8 +192,7 @@ async def test_a_program_that_does_not_end_in_time_is_killed(tmp_path: Path) -> 
 
 async def test_a_program_that_takes_too_much_memory_ends_and_says_so(tmp_path: Path) -> None:
     limits = SimulationLimits(memory_bytes_max=128 << 20)
-    script = "time.sleep(0.5)\nbytearray(256 << 20)"
-    async with simulations(tmp_path, script, limits) as made:
+    async with simulations(tmp_path, GREEDY, limits) as made:
         made.start(QUESTION)
         assert await ended(made) is SimulationState.FAILED
         assert made.latest is not None
@@ -185,7 +200,7 @@ async def test_a_program_that_takes_too_much_memory_ends_and_says_so(tmp_path: P
 
 
 async def test_what_is_stopped_and_what_its_page_leaves_behind_is_gone(tmp_path: Path) -> None:
-    async with simulations(tmp_path, DEAF) as made:
+    async with simulations(tmp_path, SLEEPS) as made:
         made.start(QUESTION)
         pid = await begun(tmp_path)
         folder = folder_of(pid)

@@ -167,12 +167,20 @@ async def test_a_body_that_does_not_come_ends_with_the_time_and_holds_no_memory(
         for _ in range(20):
             assert await up.ask(too_large()) == 413
         # together they would be more than may be held at a time
-        asked = [up.ask(dripping()) for _ in range(4)]
-        statuses = await asyncio.gather(*asked)
-        assert set(statuses) == {408, 503}
+        assert [await up.ask(dripping()) for _ in range(3)] == [408] * 3
         assert await up.ask() == 200
         assert up.counted("timed-out")
+    async with serving(replace(LIMITS, body_seconds_max=PATIENCE_SECONDS)) as up:
+        asked = [asyncio.ensure_future(up.ask(dripping())) for _ in range(4)]
+        done, waiting = await asyncio.wait(asked, return_when=asyncio.FIRST_COMPLETED)
+        assert {each.result() for each in done} == {503}
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
         assert up.counted("overloaded")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while await up.ask(b"x" * 50_000) != 400:  # noqa: ASYNC110 # until
+                await asyncio.sleep(0.01)
 
 
 async def test_more_requests_or_connections_than_allowed_are_turned_away_and_it_goes_on() -> None:

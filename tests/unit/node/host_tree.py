@@ -58,7 +58,9 @@ class HostTree:
     def write(self, path: str, text: str | int) -> None:
         target = self.root / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(f"{text}\n")
+        fresh = target.with_name(f".{target.name}.new")
+        fresh.write_text(f"{text}\n")
+        fresh.replace(target)  # whole at any time: an agent may look at it meanwhile
 
     def remove(self, path: str) -> None:
         (self.root / path).unlink()

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
 from tools.cluster import cluster, processes
 from tools.cluster.cluster import FailedError
 from tools.cluster.layout import Layout, Record
@@ -73,7 +74,8 @@ def test_files_that_are_not_removed_in_time_are_removed_by_a_process_that_goes_o
 ) -> None:
     slow = tmp_path / "bin" / "rm"
     slow.parent.mkdir()
-    slow.write_text('#!/bin/sh\nsleep 0.2\nexec /bin/rm "$@"\n')
+    gate = tmp_path / "gate"
+    slow.write_text(f'#!/bin/sh\nuntil test -e {gate}; do sleep 0.02; done\nexec /bin/rm "$@"\n')
     slow.chmod(0o755)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     monkeypatch.setattr(processes, "SAY_SECONDS", 0.05)
@@ -88,5 +90,6 @@ def test_files_that_are_not_removed_in_time_are_removed_by_a_process_that_goes_o
     assert said[0] == f"removes the files in {directory}"
     with pytest.raises(FailedError, match="another command is at work"), cluster.lock(directory):
         pass
-    assert removing.wait(10) == 0
+    gate.touch()
+    assert removing.wait(PATIENCE_SECONDS) == 0
     assert not directory.exists()
