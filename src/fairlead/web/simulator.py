@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import csv
+import math
 import os
 import resource
 import shlex
@@ -272,7 +273,7 @@ class Simulations:
 
     def _bound(self, pid: int) -> None:
         """Limit a process, also for the time after an end of ours that nothing could announce."""
-        seconds = round(self.limits.seconds_max * 2)
+        seconds = math.ceil(self.limits.seconds_max * 2)  # of 0 the kernel kills at once
         with suppress(ProcessLookupError, PermissionError):
             os.setpriority(os.PRIO_PROCESS, pid, 10)
             memory = self.limits.memory_bytes_max
