@@ -125,7 +125,7 @@ def test_values_of_an_exporter_are_in_the_report_of_their_window(tmp_path: Path)
         config.write_text(json.dumps(settings))
         running.more = ["--config", str(config)]
         with running.agent() as process:
-            for _ in range(4):  # `passes` moves the machine's clock; the looks follow real time
+            for _ in range(2):  # `passes` moves the machine's clock; the looks follow real time
                 looks = Exporter.asked
                 running.tree.passes(15)
                 running.until(lambda _, looks=looks: Exporter.asked > looks)

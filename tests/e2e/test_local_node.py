@@ -529,7 +529,7 @@ def test_a_session_whose_number_another_program_has_by_now_is_left_alone(
             with pytest.raises(subprocess.TimeoutExpired):
                 program.wait(0.2)
         else:
-            assert program.wait(10) == -signal.SIGKILL
+            assert program.wait(PATIENCE_SECONDS) == -signal.SIGKILL
     finally:
         program.kill()
         program.wait()

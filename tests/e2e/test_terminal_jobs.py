@@ -159,7 +159,7 @@ def test_a_node_that_is_killed_meanwhile_is_joined_again_and_the_exit_code_is_th
     terminal.until(b"joined again")
     terminal.type(b"4\n")
     assert terminal.end() == 4
-    eventually(lambda: shell.state("crash"), "Failed", seconds=60)
+    eventually(lambda: shell.state("crash"), "Failed")
 
 
 def test_what_the_terminal_shows_is_kept_in_the_log_of_the_job_where_that_is_asked_for(

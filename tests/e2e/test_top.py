@@ -108,8 +108,8 @@ def test_fairlead_top_shows_what_a_job_uses_of_what_it_holds_and_what_is_idle(
         found = json.loads(shell.run("top", "-o", "json").out)
         return next(each for each in found if each["job"] == "held")
 
-    eventually(lambda: line()["measuredMembers"], 1, seconds=60)
-    eventually(lambda: 100 << 20 <= line().get("memoryBytes", 0) <= 200 << 20, True, seconds=60)
+    eventually(lambda: line()["measuredMembers"], 1)
+    eventually(lambda: 100 << 20 <= line().get("memoryBytes", 0) <= 200 << 20, True)
     found = line()
     assert found["memoryPeakBytes"] >= found["memoryBytes"]
     assert (found["cpuAskedMilli"], found["memoryAskedBytes"]) == (1_000, 1 << 30)
@@ -119,7 +119,7 @@ def test_fairlead_top_shows_what_a_job_uses_of_what_it_holds_and_what_is_idle(
     def is_idle() -> bool:
         return "held" in shell.run("top", "-A", "--idle", "5s").out
 
-    eventually(is_idle, True, seconds=120)
+    eventually(is_idle, True)
     csv = shell.run("top", "-A", "--by", "user", "--idle", "5s", "-o", "csv").out
     assert csv.splitlines()[0].startswith("user,jobs,members,measuredMembers,gpus,")
     assert len(csv.splitlines()) == 2
@@ -151,5 +151,5 @@ def test_fairlead_top_watches_until_it_is_interrupted(shell: Shell) -> None:
     while titles < 2:
         titles += process.stdout.readline().startswith("NAME ")
     process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    assert process.wait(PATIENCE_SECONDS) == 130
     shell.run("cancel", "seen")

@@ -286,7 +286,7 @@ def exchange_of(world: World, cgroup: str, source: str, target: str, count: int)
         "cgroup and open(f'/sys/fs/cgroup/{cgroup}/cgroup.procs', 'w').write(str(os.getpid()))\n"
         "own = socket.socket(socket.AF_INET6 if ':' in source else socket.AF_INET,"
         " socket.SOCK_DGRAM)\n"
-        "own.settimeout(20)\n"
+        f"own.settimeout({PATIENCE_SECONDS})\n"
         "own.bind((source, 0))\n"
         "for _ in range(int(count)):\n"
         f"    own.sendto(bytes(100), (target, {PORT}))\n"

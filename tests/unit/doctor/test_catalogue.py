@@ -11,6 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.doctor import checks
 from fairlead.doctor.check import Finding, evaluate
@@ -75,7 +76,9 @@ def test_the_page_shows_the_script() -> None:
 
 
 def test_the_script_writes_facts_of_this_machine() -> None:
-    done = subprocess.run(["sh", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["sh", SCRIPT], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False
+    )
     assert done.stderr == ""
     facts = parse_node_facts(done.stdout)
     assert int(facts["fairlead.tcp_sent"]) >= int(facts["fairlead.tcp_retransmitted"])
@@ -104,7 +107,7 @@ def runtime_facts(directory: Path, dump: str) -> dict[str, str]:
         program.write_text(f"#!/bin/sh\ncat <<'END'\n{text}\nEND\n")
         program.chmod(0o755)
     done = subprocess.run(
-        ["/bin/sh", SCRIPT], capture_output=True, text=True, timeout=60, check=False,
+        ["/bin/sh", SCRIPT], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False,
         env={"PATH": f"{directory}:/usr/sbin:/usr/bin:/sbin:/bin"},
     )  # fmt: skip
     assert done.stderr == ""

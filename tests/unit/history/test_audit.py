@@ -17,6 +17,7 @@ from threading import Barrier
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.history.audit_contract import (
     all_of,
     check_audit,
@@ -148,7 +149,7 @@ def test_two_processes_that_write_at_a_time_make_one_chain(tmp_path: Path) -> No
     file = tmp_path / "h.db"
     writers = [writer(str(file), name, 10) for name in ("a", "b")]
     acknowledged = [head for each in writers for head in heads(each)]
-    assert [each.wait(60) for each in writers] == [0, 0]
+    assert [each.wait(PATIENCE_SECONDS) for each in writers] == [0, 0]
     found = asyncio.run(_stored(file))
     assert [each.number for each in found] == list(range(1, 41))
     assert {each.writer for each in found} == {"a", "b"}

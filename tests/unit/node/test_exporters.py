@@ -11,6 +11,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.node.host_tree import BOOT, HostTree
 
 from fairlead.api.cluster.node_report import (
@@ -187,7 +188,7 @@ def serving(answer: Callable[[socket.socket], None]) -> Generator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.getsockname()[1]}/metrics"
         server.shutdown(socket.SHUT_RDWR)
-    thread.join(10)
+    thread.join(PATIENCE_SECONDS)
 
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n"

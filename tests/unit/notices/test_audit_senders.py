@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import web
+from tests.patience import PATIENCE_SECONDS
 from tests.unit.history.test_audit import chain, faults
 
 from fairlead.notices import audit_target
@@ -112,7 +113,7 @@ def test_syslog_over_tcp_counts_octets_and_over_udp_is_a_datagram_each(tmp_path:
         rest = rest[int(length) :]
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as receiver:
         receiver.bind(("127.0.0.1", 0))
-        receiver.settimeout(10)
+        receiver.settimeout(PATIENCE_SECONDS)
         address = parse_target(f"udp://127.0.0.1:{receiver.getsockname()[1]}")
         asyncio.run(audit_target(address, tmp_path, asyncio.to_thread).sender.send(chain(2)))
         assert [receiver.recv(65_536) for _ in range(2)] == messages
