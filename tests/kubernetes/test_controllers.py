@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
-from tests.kubernetes.controlplane import ControlPlane
+from tests.kubernetes.controlplane import PATIENCE_SECONDS, ControlPlane
 from tests.kubernetes.operating import (
     controllers,
     ended,
@@ -363,7 +363,7 @@ async def test_a_placement_decided_before_the_fence_is_refused_after_it(
             JOBS, "late", {"status": {"attempt": 1}}, namespace="default", subresource="status"
         )
         lease = Lease(metadata=ObjectMeta(name="x", resource_version="1"))
-        term = LeaderTerm(lease, asyncio.get_running_loop().time() + 10)
+        term = LeaderTerm(lease, asyncio.get_running_loop().time() + PATIENCE_SECONDS)
         mirror = Mirror(client, JOBS, clock=SystemClock(), rng=random.Random(2))
         assert await fence(client, mirror, term, rng=random.Random(1)) == 1
         assert names.FENCE in mirror.items()[0].metadata.annotations

@@ -396,7 +396,12 @@ async def test_the_class_of_a_job_orders_the_queue_without_any_webhook(client: H
         await asyncio.sleep(1.1)  # creation times are whole seconds
         urgent = job_body("urgent", 1, priorityClassName="urgent")
         await client.create(JOBS, urgent, namespace="default")
-        await asyncio.sleep(1)
+
+        async def both_wait() -> bool:
+            jobs = {job.metadata.name: job for job in (await client.list(JOBS)).items}
+            return all(jobs[name].status.verdict is not None for name in ("greedy", "urgent"))
+
+        await until(both_wait)
         await client.patch(JOBS, "running", {"spec": {"cancel": True}}, namespace="default")
         await until(lambda: is_placed("urgent"))
         assert not await is_placed("greedy")
