@@ -81,6 +81,11 @@ class Proxy:
         self._gates = (asyncio.Event(), asyncio.Event())
         self.flow()
 
+    @property
+    def open_count(self) -> int:
+        """How many connections there are, from end to end."""
+        return len(self._writers) // 2
+
     def cut(self) -> None:
         """Break all connections, as if the machine between had died."""
         for writer in self._writers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 
 import pytest
@@ -21,6 +21,7 @@ from tests.kubernetes.operating import (
     install_kinds,
     job_body,
     sweep,
+    until,
     virtual_nodes,
     witnessed,
 )
@@ -98,13 +99,19 @@ async def acting_through_a_proxy(
 async def test_a_request_without_an_answer_is_given_up_in_time(cluster: ControlPlane) -> None:
     async with proxied(cluster) as proxy:
         client = client_of(cluster, proxy, options=IMPATIENT)
-        await client.list(NODES)
+
+        async def is_answered() -> bool:
+            with suppress(Timeout):
+                return bool(await client.list(NODES))
+            return False
+
+        await until(is_answered)
         proxy.hold_answers()
         async with asyncio.timeout(10 * IMPATIENT.request_seconds):
             with pytest.raises(Timeout, match="no answer from https"):
                 await client.list(NODES)
         proxy.flow()
-        await client.list(NODES)
+        await until(is_answered)
         await client.close()
 
 
@@ -153,13 +160,18 @@ async def test_gangs_run_through_though_all_connections_are_cut_every_two_second
     rng = random.Random(9)
     async with acting_through_a_proxy(cluster, HttpOptions()) as world:
         names: list[str] = []
+        mirrors = [*world.pair.jobs.mirrors, *world.pair.scheduler.mirrors]
+
+        async def all_watch() -> bool:
+            return world.proxy.open_count >= len(mirrors)
+
         for cut in range(12):
             names += await world.submit(5, rng, first=5 * cut)
             await asyncio.sleep(2.0)
+            await until(all_watch)
             world.proxy.cut()
         await world.judge(names)
         lists = world.counts.of("list")
         print(f"{world.proxy.cut_count} connections cut, requests: {world.counts.by_verb}")
-        mirrors = [*world.pair.jobs.mirrors, *world.pair.scheduler.mirrors]
         assert world.proxy.cut_count > 10 * len(mirrors)
         assert lists < 2 * len(mirrors), "one list per mirror and start, and hardly more"
