@@ -166,7 +166,7 @@ async def test_members_are_sampled_by_every_leader_and_kept(
         assert use.cpu_milliseconds is not None
         assert use.gpu_milliseconds is not None
         assert use.gpu_busy_milliseconds is not None
-        assert 500 <= use.cpu_milliseconds <= 500 * 16
+        assert 500 <= use.cpu_milliseconds <= use.milliseconds // 2 + 500
         assert (use.memory_peak_bytes, use.is_partial) == (GIB, True)
         assert abs(use.gpu_busy_milliseconds * 2 - use.gpu_milliseconds) <= 2
         assert (use.gpu_memory_peak_bytes, use.gpu_power_milliwatts) == (2 * GIB, 300_000)
