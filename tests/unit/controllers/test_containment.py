@@ -28,7 +28,7 @@ from fairlead.controllers.scheduler import SchedulerController
 from fairlead.decide.attempts.record import new_record
 from fairlead.decide.job_actions import WriteJobStatus
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.placement import cycle
+from fairlead.decide.placement import outcome
 from fairlead.decide.placement.desk import context
 from fairlead.decide.placement.waiting import state as placement_state
 from fairlead.decide.reasons import Reason
@@ -324,7 +324,7 @@ def test_a_job_whose_planning_raises_half_way_takes_nothing(
         def is_hit(job: Job, *_: Any) -> bool:
             return is_bad(job)
 
-        with broken(monkeypatch, cycle, "place_job", is_hit) as hits:
+        with broken(monkeypatch, outcome, "place_job", is_hit) as hits:
             async with running() as world:
                 for i in range(3):
                     await world.submit(f"bad{i}", bad=True, count=2)

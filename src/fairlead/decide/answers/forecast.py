@@ -32,7 +32,7 @@ from fairlead.decide.answers.explanation import (
 )
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.repair import GangRelease, Wait
+from fairlead.decide.placement.desk.repair import GangRelease, PlacedGang, Wait
 from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.search import Plan, take_plan
 from fairlead.decide.placement.places.size import planned
@@ -390,7 +390,7 @@ class _Ahead(PlanningContext):
             self.limits.take(entry, planned(entry.gang, plan))
         self._mark = capacity.mark()
 
-    def _note_unplaced(self, entry: QueueEntry, found: Plan | Wait | GangRelease) -> None:
+    def _note_unplaced(self, entry: QueueEntry, found: PlacedGang | Wait | GangRelease) -> None:
         """Take in that a gang waits with what it has, or queues again without it."""
         if isinstance(found, GangRelease):
             self.capacity.without([entry.age.job_key])

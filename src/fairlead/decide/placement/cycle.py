@@ -34,14 +34,13 @@ from fairlead.decide.placement.actions import (
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.repair import GangRelease, Wait
+from fairlead.decide.placement.desk.repair import GangRelease, PlacedGang, Wait
 from fairlead.decide.placement.evict.consolidation import Consolidation
 from fairlead.decide.placement.outcome import (
     changed_verdict,
-    held_nodes,
     move_job,
     nominate_job,
-    place_job,
+    placed_job,
     preempt_job,
     release_job,
 )
@@ -52,10 +51,8 @@ from fairlead.decide.placement.stages.verdicts import Verdicts
 from fairlead.decide.placement.waiting.order import OrderKey
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import placed_facts
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
-from fairlead.model.gang.gangs import GangRequest
 
 _PENDING_SHOWN_MAX = 10
 
@@ -85,7 +82,7 @@ def decide(
     state.advance(now)
     with state.cluster.transaction() as transaction:
         capacity = PresentCapacity(state.cluster, transaction)
-        context = PlanningContext(state, policy, now, capacity)
+        context = _DecisionContext(state, policy, now, capacity)
         context.memory = memory or context.memory
         context.kept_since = state.kept_since
         return _Cycle(context, contains_faults=contains_faults).run()
@@ -102,10 +99,21 @@ def answer_now(
     state.suspect(now, policy.suspect_seconds)
     state.advance(now)
     with state.cluster.transaction() as transaction:
-        context = PlanningContext(state, policy, now, PresentCapacity(state.cluster, transaction))
+        capacity = PresentCapacity(state.cluster, transaction)
+        context = _DecisionContext(state, policy, now, capacity)
         context.foreseen = {}
         cycle = _Cycle(context, contains_faults=False)
         return cycle.verdict_of(key), cycle.place_of(key)
+
+
+class _DecisionContext(PlanningContext):
+    """That of a decision, which is written."""
+
+    def note_placed(self, entry: QueueEntry, plan: Plan) -> None:
+        """Take in the place of a job. Its write is made first: if that raises, nothing is taken."""
+        found = placed_job(self.cluster, entry, plan, self.now)
+        super().note_placed(entry, plan)
+        self.outcomes.append((entry, found))
 
 
 class _Cycle:
@@ -242,11 +250,12 @@ class _Cycle:
             contained(entry.age.job_key, partial(self._take_in, entry, found))
         return left
 
-    def _take_in(self, entry: QueueEntry, found: Plan | Wait | GangRelease) -> None:
+    def _take_in(self, entry: QueueEntry, found: PlacedGang | Wait | GangRelease) -> None:
         key = entry.age.job_key
         match found:
-            case Plan() as plan:
-                self._place(entry, plan)
+            case PlacedGang(verdict, action):
+                self._actions.append(action)
+                self._verdicts[key] = verdict
             case Wait(verdict, until):
                 self._context.wakes += [until] if until < inf else []
                 self._write(key, verdict, True)
@@ -254,18 +263,6 @@ class _Cycle:
                 if verdict is not None:
                     self._verdicts[key] = verdict
                 self._actions.append(release_job(entry.job, verdict, self._at))
-
-    def _place(self, entry: QueueEntry, plan: Plan) -> None:
-        verdict = Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
-        cluster, lane = self._state.cluster, entry.lane
-        may_borrow = isinstance(entry.gang, GangRequest) and entry.gang.may_borrow
-        action = place_job(
-            entry.job, plan, verdict, cluster.table.names, now=self._context.now,
-            priority=lane.priority, team=lane.team, may_borrow=may_borrow,
-            held=held_nodes(cluster, entry, plan),
-        )  # fmt: skip
-        self._actions.append(action)
-        self._verdicts[entry.age.job_key] = verdict
 
     def _write(self, key: ObjectKey, verdict: Verdict, is_fresh: bool) -> bool:  # noqa: FBT001
         """Write a verdict if the job's status does not say it; True when it is written."""

@@ -49,13 +49,15 @@ from fairlead.decide.placement.actions import (
     WithdrawPreemption,
     WriteVerdict,
 )
+from fairlead.decide.placement.desk.repair import PlacedGang
 from fairlead.decide.placement.evict.victims import Victims
 from fairlead.decide.placement.places.search import Plan
 from fairlead.decide.placement.waiting.queue import QueueEntry
+from fairlead.decide.placement.why_not.whatif import placed_facts
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState
-from fairlead.model.gang.gangs import InvalidGang
+from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.gang.phase import Phase, phase_of
 
 
@@ -84,6 +86,17 @@ def place_job(
     begun = new_record(job, now, placement) if is_first and job.spec.adopts is None else None
     placed = _condition(job, "True", verdict, at)
     return PlaceJob(job, placement, placed, verdict_status(job, verdict, at), begun)
+
+
+def placed_job(cluster: ClusterState, entry: QueueEntry, plan: Plan, now: float) -> PlacedGang:
+    """Return what becomes of a gang that has a place."""
+    verdict = Verdict(Reason.PLACED, placed_facts(plan, len(plan.distinct_slots)))
+    may_borrow = isinstance(entry.gang, GangRequest) and entry.gang.may_borrow
+    action = place_job(
+        entry.job, plan, verdict, cluster.table.names, now=now, priority=entry.lane.priority,
+        team=entry.lane.team, may_borrow=may_borrow, held=held_nodes(cluster, entry, plan),
+    )  # fmt: skip
+    return PlacedGang(verdict, action)
 
 
 def nominate_job(

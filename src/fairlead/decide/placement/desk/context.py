@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.decide.placement.desk.repair import GangGrowth, GangRelease, Wait
+from fairlead.decide.placement.desk.repair import GangGrowth, GangRelease, PlacedGang, Wait
 from fairlead.decide.placement.places.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.places.image_preference import with_images
 from fairlead.decide.placement.places.kept_room import End, KeptRoom, QueueReservation, together
@@ -42,7 +42,7 @@ class PlanningContext:
         self.now = self.began = now
         self.capacity = capacity
         #: What becomes of gangs, as it was found. The caller of the stages makes writes of it.
-        self.outcomes: list[tuple[QueueEntry, Plan | Wait | GangRelease]] = []
+        self.outcomes: list[tuple[QueueEntry, PlacedGang | Wait | GangRelease]] = []
         #: Jobs placed in this decision and the slots that they took.
         self.placed: dict[ObjectKey, Ints] = {}
         #: What the decision has placed so far that has a known end: until when, and what it uses.
@@ -208,8 +208,7 @@ class PlanningContext:
         return excess_of(self.quota, entry.job, gang) is None
 
     def note_placed(self, entry: QueueEntry, plan: Plan) -> None:
-        """Take in the place of a job, for all that this decision looks at after it."""
-        self.outcomes.append((entry, plan))
+        """Take in the place of a job, for all that is looked at after it."""
         self.placed[entry.age.job_key] = plan.distinct_slots
         self.borrowing.note(entry.lane.team, plan.distinct_slots)
         if not isinstance(entry.gang, GangRequest):

@@ -22,6 +22,7 @@ from msgspec import structs
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement
 from fairlead.api.values.times import parse_time
+from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.desk.slice_repair import place_slices
 from fairlead.decide.placement.places.capacity import PresentCapacity
@@ -39,6 +40,14 @@ from fairlead.model.asks.requests import Request
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, counted
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedGang:
+    """The gang has a place."""
+
+    verdict: Verdict
+    action: PlaceJob
 
 
 @dataclass(frozen=True, slots=True)
