@@ -641,7 +641,7 @@ async def test_a_resize_moves_the_memory_limit_of_what_runs_and_never_below_its_
         assert condition(pod, "PodResizeInProgress") is None
         await signalled(signal.SIGUSR1, "took")
         end = ended(await world.until_phase("p", "Failed"))
-        assert (end.reason, end.exit_code) == ("OOMKilled", 137)
+        assert (end.reason, end.exit_code) == ("OOMKilled", 137), world.log("p")
         assert "more memory than its limit of 80Mi" in end.message
         found = {event.reason for event in world.api.stored(EVENTS)}
         assert {"ResizeStarted", "ResizeError", "ResizeCompleted"} <= found
