@@ -7,7 +7,7 @@ COMPILED := $(VENV)/.compiled
 # What builds the site and the parts of a release; nothing of it is needed to run or test Fairlead.
 TOOLS := .cache/release
 TESTS ?= tests
-# Twice the cores of a small machine: tests of whole clusters mostly wait. They run among those that compute (tests/conftest.py).
+# Twice the cores of a small machine: tests of whole clusters mostly wait. They come first, so that short ones fill the end.
 WORKERS ?= 4
 # A control plane and what acts on it wait for each other, and for leases, three quarters of the time, and real nodes for
 # kubelets: on two cores two of the former beside the latter.

@@ -1,4 +1,4 @@
-"""What all tests share: the real control plane, repeatable property tests, and the order of files.
+"""What all tests share: the real control plane, and repeatable property tests.
 
 `plane` is started once, for the tests marked `kubernetes`. Hypothesis draws the same examples each
 time; FAIRLEAD_RANDOM=1 lets it look for new ones.
@@ -10,7 +10,6 @@ import gc
 import os
 import signal
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -19,9 +18,6 @@ from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.own_plane import WITHOUT, own_plane
 from tests.planted import leaks
 
-_TESTS = Path(__file__).parent
-_E2E = _TESTS / "e2e"
-_COMPUTING = {_TESTS / "property", _TESTS / "simulation"}
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that starts us in the background ignores Ctrl-C for us and for all that we start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -53,20 +49,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
     gc.set_threshold(50_000, 5, 5)
     gc.enable()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with the long files: those of processes, which mostly wait, among those that compute,
-    so that several workers keep all cores busy from the first to the last. Short ones fill the end.
-    """
-    files = list(dict.fromkeys(item.path for item in items))
-    waits = [file for file in files if _E2E in file.parents]
-    computes = [file for file in files if not _COMPUTING.isdisjoint(file.parents)]
-    places = {
-        file: (place + 1) / len(group)
-        for group in (waits, computes) for place, file in enumerate(group)
-    }  # fmt: skip
-    items.sort(key=lambda item: places.get(item.path, 2.0))
 
 
 @pytest.fixture(scope="session")
