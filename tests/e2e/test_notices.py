@@ -9,6 +9,7 @@ import hmac
 import json
 import threading
 from collections.abc import AsyncGenerator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 
@@ -59,10 +60,18 @@ def notices(shell: Shell, name: str) -> list[tuple[str, str]]:
     return [(each["event"], each["state"]) for each in shell.status(name).get("notices", [])]
 
 
+def _touch_once_asked(file: Path, hook: HttpSink) -> None:
+    """A job that ends before a decision has seen it run has no start to be notified of."""
+    try:
+        eventually(lambda: bool(hook.requests), True)
+    finally:
+        file.touch()
+
+
 def test_notices_reach_their_targets_and_survive_the_end_of_the_server(tmp_path: Path) -> None:
     shell, hook, inner, mail = Shell(tmp_path), HttpSink(), HttpSink(), SmtpSink()
-    file = tmp_path / "told"
-    with beside(hook, inner, mail):
+    file, seen = tmp_path / "told", tmp_path / "seen"
+    with beside(hook, inner, mail), ThreadPoolExecutor(1) as pool:
         settings = {
             "allowedNetworks": ["127.0.0.1/32"], "smtpHost": "127.0.0.1", "smtpPort": mail.port,
             "smtpTls": "None", "mailFrom": "fairlead@example.com", "mailDomains": ["example.com"],
@@ -75,12 +84,13 @@ def test_notices_reach_their_targets_and_survive_the_end_of_the_server(tmp_path:
             encoded = {key: base64.b64encode(each.encode()).decode() for key, each in data.items()}
             shell.create(SECRETS, {"metadata": {"name": "fairlead-notify"}, "data": encoded})
             command = f"command:/bin/sh -c 'cat > {file}'"
+            pool.submit(_touch_once_asked, seen, hook)
             shell.run(
                 "run", "--name", "train", "--no-restart",
                 "--notify", "start,fail:slack+secret:slack",
                 "--notify", "end:ada@example.com", "--notify", f"end:{command}",
                 "--notify", f"end:http://127.0.0.2:{inner.port}/metadata",
-                "--", "sh", "-c", "exit 3", code=None,
+                "--", "sh", "-c", f"until [ -e {seen} ]; do sleep 0.1; done; exit 3", code=None,
             )  # fmt: skip
             expected = [
                 ("Start", "Delivered"), ("Fail", "Delivered"), ("End", "Delivered"),

