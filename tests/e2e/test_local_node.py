@@ -581,15 +581,16 @@ async def test_memory_beyond_the_limit_is_killed_and_says_so(
         assert not any(group is not None and group.exists() for group in launches), "removed"
 
 
-#: Takes 100 MiB when it is sent SIGUSR1, and gives them back for SIGUSR2.
+#: Takes 100 MiB when it is sent SIGUSR1, and gives them back for SIGUSR2. `print` in a handler
+#: would raise where another one is under way: Python handles signals within its write.
 TAKER = """
-import signal, sys
+import os, signal
 held = []
-def take(*_): held.append(b"x" * (100 << 20)); print("took", flush=True)
-def give(*_): held.clear(); print("gave", flush=True)
+def take(*_): held.append(b"x" * (100 << 20)); os.write(1, b"took\\n")
+def give(*_): held.clear(); os.write(1, b"gave\\n")
 signal.signal(signal.SIGUSR1, take)
 signal.signal(signal.SIGUSR2, give)
-print("ready", flush=True)
+os.write(1, b"ready\\n")
 while True: signal.pause()
 """
 
