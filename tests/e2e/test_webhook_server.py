@@ -147,6 +147,11 @@ async def test_a_review_that_an_api_server_forwards_for_a_user_is_refused() -> N
     async with serving() as up:
         headers = {"X-Forwarded-For": "192.0.2.7"}
         assert await up.ask(review(), headers=headers) == 403
+        for path in WebhookPath:
+            if path is not WebhookPath.OTHER:
+                url = up.url.replace(WebhookPath.PODS.value, path.value)
+                async with up.session.post(url, data=b"{}", headers=headers) as answer:
+                    assert answer.status == 403, path
         assert await up.ask(review()) == 200
 
 

@@ -166,6 +166,12 @@ def _rows() -> Iterator[Target]:
     reviews = (REVIEW, REVIEW.replace(b"CREATE", b"\xff"))
     yield Target("webhook.review:decode_pod", reviews, (BadReview,))
     yield Target("webhook.review:decode_object", reviews, (BadReview,), more=("jobs",))
+    conversion = (
+        b'{"apiVersion":"apiextensions.k8s.io/v1","kind":"ConversionReview","request":{"uid":"u",'
+        b'"desiredAPIVersion":"fairlead.dev/v1beta1","objects":[{"apiVersion":'
+        b'"fairlead.dev/v1alpha1","kind":"Job","spec":{"team":"t","roles":[{"name":"w"}]}}]}}'
+    )
+    yield Target("webhook.conversion_review:answer", (conversion,), (BadReview,))
     yield from _values()
     yield from _files()
     yield from _streams()

@@ -12,7 +12,7 @@ import msgspec
 
 from fairlead.api.meta import Wire
 from fairlead.api.schema.conversion import UnknownVersion, converted
-from fairlead.webhook.review import BadReview
+from fairlead.webhook.review import BadReview, WebhookReview, decode_request
 
 API_VERSION = "apiextensions.k8s.io/v1"
 KIND = "ConversionReview"
@@ -26,19 +26,13 @@ class ConversionRequest(Wire, frozen=True):
     objects: tuple[msgspec.Raw, ...] | None = None
 
 
-class _Review(Wire, frozen=True):
-    api_version: str = ""
-    kind: str = ""
-    request: ConversionRequest | None = None
-
-
-_REVIEWS = msgspec.json.Decoder(_Review)
+_REVIEWS = msgspec.json.Decoder(WebhookReview[ConversionRequest])
 _OBJECTS = msgspec.json.Decoder(dict[str, Any])
 
 
 def answer(body: bytes) -> tuple[bytes, str]:
     """Return the answer to a review, and why it failed: "" when it did not. BadReview."""
-    asked = _decode(body)
+    asked = decode_request(_REVIEWS, body, API_VERSION, KIND)
     done: list[msgspec.Raw] = []
     for index, each in enumerate(asked.objects or ()):
         try:
@@ -60,21 +54,6 @@ def _converted(text: msgspec.Raw, api_version: str) -> msgspec.Raw:
     except ValueError as error:
         raise UnknownVersion(f"kind: {error}") from error
     return msgspec.Raw(msgspec.json.encode(converted(found, api_version)))
-
-
-def _decode(body: bytes) -> ConversionRequest:
-    try:
-        review = _REVIEWS.decode(body)
-    except ValueError as error:
-        raise BadReview(f"not a {KIND}: {error}") from error
-    except RecursionError as error:
-        raise BadReview("nested too deeply") from error
-    if (review.api_version, review.kind) != (API_VERSION, KIND):
-        got = f"{review.api_version or 'no apiVersion'} {review.kind or 'and no kind'}"
-        raise BadReview(f"got {got}, accepted: {API_VERSION} {KIND}")
-    if review.request is None:
-        raise BadReview("the review has no request")
-    return review.request
 
 
 def _encode(response: dict[str, Any]) -> bytes:

@@ -22,6 +22,7 @@ API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 class BadReview(Exception):
@@ -63,14 +64,34 @@ class AdmissionRequest(Wire, Generic[T], frozen=True):
         return RequestSender(self.user_info.username, self.user_info.groups or ())
 
 
-class _Review(Wire, Generic[T], frozen=True):
+class WebhookReview(Wire, Generic[R], frozen=True):
+    """What an API server sends to a webhook: a request in an envelope with its kind."""
+
     api_version: str = ""
     kind: str = ""
-    request: AdmissionRequest[T] | None = None
+    request: R | None = None
 
 
-_PODS = msgspec.json.Decoder(_Review[PodGateShape])
-_OBJECTS = msgspec.json.Decoder(_Review[dict[str, Any]])
+_PODS = msgspec.json.Decoder(WebhookReview[AdmissionRequest[PodGateShape]])
+_OBJECTS = msgspec.json.Decoder(WebhookReview[AdmissionRequest[dict[str, Any]]])
+
+
+def decode_request(
+    decoder: msgspec.json.Decoder[WebhookReview[R]], body: bytes, api_version: str, kind: str
+) -> R:
+    """Return the request of a review that is to be of this version and kind; BadReview."""
+    try:
+        review = decoder.decode(body)
+    except ValueError as error:
+        raise BadReview(f"no {kind}: {error}") from error
+    except RecursionError as error:
+        raise BadReview("nested too deeply") from error
+    if (review.api_version, review.kind) != (api_version, kind):
+        got = f"{review.api_version or 'no apiVersion'} {review.kind or 'and no kind'}"
+        raise BadReview(f"got {got}, accepted: {api_version} {kind}")
+    if review.request is None:
+        raise BadReview("the review has no request")
+    return review.request
 
 
 def decode_pod(body: bytes) -> AdmissionRequest[PodGateShape]:
@@ -84,20 +105,9 @@ def decode_object(body: bytes, plural: str) -> AdmissionRequest[dict[str, Any]]:
 
 
 def _decode(
-    decoder: msgspec.json.Decoder[_Review[T]], body: bytes, plural: str
+    decoder: msgspec.json.Decoder[WebhookReview[AdmissionRequest[T]]], body: bytes, plural: str
 ) -> AdmissionRequest[T]:
-    try:
-        review = decoder.decode(body)
-    except ValueError as error:
-        raise BadReview(f"not an {KIND}: {error}") from error
-    except RecursionError as error:
-        raise BadReview("nested too deeply") from error
-    if (review.api_version, review.kind) != (API_VERSION, KIND):
-        got = f"{review.api_version or 'no apiVersion'} {review.kind or 'and no kind'}"
-        raise BadReview(f"got {got}, accepted: {API_VERSION} {KIND}")
-    if review.request is None:
-        raise BadReview("the review has no request")
-    asked = review.request
+    asked = decode_request(decoder, body, API_VERSION, KIND)
     if asked.resource.resource != plural or asked.sub_resource:
         got = "/".join(filter(None, (asked.resource.resource, asked.sub_resource)))
         raise BadReview(f"asked about {got or 'nothing'}, this path answers about {plural}")

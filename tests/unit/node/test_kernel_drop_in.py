@@ -113,7 +113,7 @@ def test_what_a_person_gave_stays_unless_the_line_says_so(node: Node) -> None:
     node.grub('GRUB_CMDLINE_LINUX_DEFAULT="quiet iommu=off"')
     iommu = node.differences()["KernelArgument iommu"]
     assert (iommu.state, iommu.actual) == (SettingState.SET_BY_HAND, "off")
-    assert "somebody else's settings of the boot loader give it" in iommu.why
+    assert "other settings of the boot loader give it" in iommu.why
     node.set()
     assert "iommu=pt" not in menu(node)
     node.profile.write_text(profile_of(argument("iommu", "pt", overwrite="true")))

@@ -84,8 +84,8 @@ def test_one_wrong_object_fails_all_and_is_named(objects: list[Any], to: str, sa
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        (b"", "not a ConversionReview"),
-        (b"[]", "not a ConversionReview"),
+        (b"", "no ConversionReview"),
+        (b"[]", "no ConversionReview"),
         (review(apiVersion="apiextensions.k8s.io/v1beta1"), "got apiextensions.k8s.io/v1beta1"),
         (review(kind="AdmissionReview"), "accepted: apiextensions.k8s.io/v1 ConversionReview"),
         (review(request=None), "the review has no request"),

@@ -1,8 +1,8 @@
 """GRUB's menu, made again with other arguments of the kernel, and nothing else changed in it.
 
 `grub-mkconfig` writes to a file of the agent's; it replaces the menu only where its entries differ
-from those of the menu in the agent's arguments alone. So neither an edit of the menu by hand is
-lost, nor one of /etc/default/grub that nobody has made a menu of takes effect by the way. The menu
+from those of the menu in the agent's arguments alone. So no edit of the menu by hand is
+lost, and no edit of /etc/default/grub that is not in the menu yet takes effect with them. The menu
 is replaced by one rename, and kept beside it. (`update-grub` copies over it, line by line.)
 
 Only where mkconfig reads /etc/default/grub.d, as Debian's and Ubuntu's does: what other boot
@@ -121,8 +121,9 @@ def difference(
                      != _left(was, ())), _left(was, ()))  # fmt: skip
         if kept != _left(now, words):
             return (
-                f"{{menu}} would change in other ways, first in line {number}: somebody edited it, "
-                "or has not made it after an edit; run grub-mkconfig, look at it, then --restore"
+                f"{{menu}} would change in other ways, first in line {number}: it was edited, "
+                "or not made again after an edit of its sources; run grub-mkconfig, look at it, "
+                "then --restore"
             )
     return ""
 

@@ -79,7 +79,7 @@ def kernel_drop_in(
         there=lambda name: kernel_argument(host, name, without=booted),
         set_by=lambda name: (
             "" if kernel_argument(host, name, without=booted) == NOT_SET
-            else "somebody else's settings of the boot loader give it"
+            else "other settings of the boot loader give it"
         ),
     )  # fmt: skip
     wanted = _body(chosen.values)
