@@ -69,8 +69,9 @@ RUNTIME_CLASSES = Resource(
 )
 PINNED = JobsPolicy(binding=Binding.PINNED)
 CASES_DRAWN, SEED = 12, 4
-#: For so long kube-scheduler may take a refusal back, as it hears of objects one after the other.
-SETTLED_SECONDS = 2.0
+#: For so long kube-scheduler may take a refusal back, as it hears of objects one after the other:
+#: of a gang that we refuse, and of one that we place (it tries such pods again after up to 10 s).
+REFUSED_SETTLED_SECONDS, PLACED_SETTLED_SECONDS = 2.0, 30.0
 
 
 @pytest.fixture(scope="module")
@@ -177,8 +178,8 @@ async def submit(client: HttpClient, job: Job, pods: Sequence[Pod]) -> None:
         await create_pod(client, pod)
 
 
-async def are_bound(client: HttpClient, pods: Sequence[Pod]) -> bool:
-    """Return whether kube-scheduler binds all of them, or refuses some, and stays with that."""
+async def are_bound(client: HttpClient, pods: Sequence[Pod], settled_seconds: float) -> bool:
+    """Return whether kube-scheduler binds all of them, or refuses some for so long."""
     refused_since: list[float] = []
 
     async def is_judged() -> bool:
@@ -191,7 +192,7 @@ async def are_bound(client: HttpClient, pods: Sequence[Pod]) -> bool:
             refused_since.clear()
             return False
         refused_since.append(now)
-        return now - refused_since[0] > SETTLED_SECONDS
+        return now - refused_since[0] > settled_seconds
 
     await until(is_judged)
     found = [await client.get(PODS, pod.metadata.name, namespace="default") for pod in pods]
@@ -244,7 +245,8 @@ async def judge(client: HttpClient, case: Case, count: Count) -> None:
         placement = planned(objects, gang.job(age))
         job, pods = members(gang, age, placement)
         await submit(client, job, pods)
-        is_bound = await are_bound(client, pods)
+        settled = PLACED_SETTLED_SECONDS if placement else REFUSED_SETTLED_SECONDS
+        is_bound = await are_bound(client, pods, settled)
         shown = (case.name, gang, placement, case.gpus)
         if placement is None:
             assert not (gang.is_certain and exact.finds_places(gang)), shown
