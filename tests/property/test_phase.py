@@ -83,11 +83,11 @@ def test_the_model_sorts_jobs_by_their_phase(states) -> None:
         key, has_place = job.metadata.key, job.status.placement is not None
         deleted = job.metadata.deletion_timestamp is not None
         assert (len(state.queue) == 1) == (phase is Phase.QUEUED), job
-        assert (key in state.repairable) == (phase is Phase.REPAIRING), job
+        assert (key in state.sets.repairable) == (phase is Phase.REPAIRING), job
         released = phase in RELEASABLE and not deleted and (has_place or phase is Phase.FINISHED)
-        assert (key in state.releasable) == released, job
+        assert (key in state.sets.releasable) == released, job
         held = phase is Phase.HELD and not has_place and job.status.attempt > 0
-        assert (key in state.held) == held, job
+        assert (key in state.sets.held) == held, job
 
 
 def test_the_scheduler_places_and_releases_as_the_phase_allows(states) -> None:

@@ -104,7 +104,7 @@ def test_a_gang_that_repairs_keeps_its_nodes_while_its_devices_are_matched() -> 
     job = asks("new", placement=make_placement(["n1"]), attempt=2)
     state = cluster(template("new"), jobs=(job,))
     planner = PlacementState(state)
-    assert planner.repairable, "it is to be placed for its next attempt"
+    assert planner.sets.repairable, "it is to be placed for its next attempt"
     decision = decide(planner, POLICY, EPOCH)
     assert decision.verdicts["default", "new"].reason is Reason.DEVICES_UNMATCHED
     assert [type(each).__name__ for each in decision.actions] == ["WriteVerdict"]

@@ -549,7 +549,7 @@ def test_a_gang_whose_pods_are_refused_gives_its_place_back_at_once(refusal: Ref
     assert (world.status.infrastructure_failures, world.status.user_failures) == (0, 0)
     assert world.job is not None
     state = PlacementState.of(make_nodes(0), [world.job])
-    assert list(state.releasable) == [world.job.metadata.key]
+    assert list(state.sets.releasable) == [world.job.metadata.key]
 
 
 def refused_world() -> World:

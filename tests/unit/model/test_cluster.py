@@ -146,7 +146,7 @@ def test_a_claim_ends_with_its_job_and_moves_with_its_placement() -> None:
     assert (gpus_used(state, "n1"), gpus_used(state, "n2")) == (0, 4)
     state.cluster.job_changed(with_status(job, conditions=FINISHED))
     assert (gpus_used(state, "n1"), gpus_used(state, "n2")) == (0, 0)
-    assert list(state.releasable) == [job.metadata.key]
+    assert list(state.sets.releasable) == [job.metadata.key]
 
 
 def test_use_of_a_node_that_is_not_known_is_not_forgotten() -> None:
@@ -269,9 +269,17 @@ def test_only_admitted_jobs_without_a_place_wait() -> None:
     ]
     state = PlacementState.of([], jobs)
     assert [o.job_key[1] for o in state.queue.first(10)] == ["waits"]
-    assert [name for _, name in state.held] == ["held"]
-    assert [name for _, name in state.repairable] == ["again"]
-    assert [name for _, name in state.releasable] == ["held-placed"]
+    assert [name for _, name in state.sets.held] == ["held"]
+    assert [name for _, name in state.sets.repairable] == ["again"]
+    assert [name for _, name in state.sets.releasable] == ["held-placed"]
+    assert [name for _, name in state.sets.unadmitted] == ["not-admitted"]
+    assert [name for _, name in state.sets.evictable] == ["placed"]
+    assert any(state.sets)
+    version = state.evictable_version
+    for job in jobs:
+        state.cluster.job_deleted(job.metadata.key)
+    assert not any(state.sets), "a job that is gone is in no set"
+    assert state.evictable_version == version + 1
 
 
 def test_an_unreadable_request_waits_as_such() -> None:

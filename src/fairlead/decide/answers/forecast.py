@@ -199,7 +199,7 @@ class _Ahead(PlanningContext):
         #: Jobs that wait here and do not in the state.
         self._added: dict[ObjectKey, QueueEntry] = {}
         self._is_endless = self._has_restart = False
-        self._is_preempting = bool(self.state.nominees)
+        self._is_preempting = bool(self.state.sets.nominees)
         #: The jobs that were placed: when, and how many had ended by then.
         self._starts: dict[ObjectKey, tuple[float, int]] = {}
         #: Which jobs preempt others at last, and the victims of each.
@@ -298,12 +298,12 @@ class _Ahead(PlanningContext):
     def _begin(self) -> None:
         """Admit new jobs, release what is of no more use, note whose end is not known."""
         state, ledger = self.state, self.state.cluster.ledger
-        for key in state.unadmitted:
+        for key in state.sets.unadmitted:
             entry, priority = state.jobs[key], state.cluster.jobs[key].priority
             spec = entry.job.spec
             if spec.adopts is None and not spec.after and isinstance(priority, int):
                 self._queue(entry)
-        self.capacity.without(k for k in state.releasable if not ledger.awaits_binding(k))
+        self.capacity.without(k for k in state.sets.releasable if not ledger.awaits_binding(k))
         expected = dict[ObjectKey, float]()
         for claim in ledger.claims_by_priority():
             entry = state.cluster.jobs[claim.key]
@@ -316,7 +316,7 @@ class _Ahead(PlanningContext):
                     expected[claim.key] = end
         if self._ends is not None:
             self.capacity.expect(expected)
-        for key in state.repairable:
+        for key in state.sets.repairable:
             self.capacity.keep(key)
 
     def _note_end(self, job: Job, end: float | None) -> None:
@@ -403,7 +403,7 @@ def _dependents(state: PlacementState) -> frozenset[ObjectKey]:
     """Return the jobs whose end may let another one into the queue."""
     return frozenset(
         (key[0], after.job)
-        for key in state.unadmitted
+        for key in state.sets.unadmitted
         for after in state.jobs[key].job.spec.after
         if not after.elements
     )

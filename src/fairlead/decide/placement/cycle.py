@@ -178,9 +178,9 @@ class _Cycle:
     def _settle(self) -> None:
         """Decide about the jobs that are not to be placed now."""
         contained, state = self._context.contained, self._state
-        for key in sorted(state.releasable):
+        for key in sorted(state.sets.releasable):
             contained(key, partial(self._release, key))
-        for key in sorted(state.held):
+        for key in sorted(state.sets.held):
             contained(key, partial(self._write, key, Verdict(Reason.HELD), True))
         for key, unresolved in sorted(state.unresolved.items()):
             contained(key, partial(self._write, key, unresolved_verdict(unresolved), True))
@@ -269,7 +269,7 @@ class _Cycle:
         self._verdicts[key] = verdict
         entry = self._state.jobs[key]
         job = entry.job
-        is_nominee = key in self._state.nominees
+        is_nominee = key in self._state.sets.nominees
         if is_nominee and (entry.group is None or key in self._preempting.dropped):
             return False  # the nomination is withdrawn first
         write = changed_verdict(job, verdict, self._at, is_fresh=is_fresh)

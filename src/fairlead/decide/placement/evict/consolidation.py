@@ -143,12 +143,14 @@ class Consolidation:
         """
         cluster, table = self._cluster, self._cluster.table
         versions = (table.nodes_version, cluster.pools.version, cluster.teams.version)
-        return (*versions, hash(table.used.tobytes()), hash(tuple(self._context.state.evictable)))
+        evictable = tuple(self._context.state.sets.evictable)
+        return (*versions, hash(table.used.tobytes()), hash(evictable))
 
     def _is_quiet(self) -> bool:
         """True when no job waits that could use room, and none is about to get or leave a place."""
         context, state = self._context, self._context.state
-        if state.nominees or state.preempted or state.repairable or self._cluster.uncertain:
+        sets = state.sets
+        if sets.nominees or sets.preempted or sets.repairable or self._cluster.uncertain:
             return False
         groups = list(state.queue.groups(lambda _: True))
         if len(groups) > context.policy.fresh_jobs_max:
@@ -208,7 +210,7 @@ class Consolidation:
         return _Nodes(in_use, is_consolidating, (numbers >= 0) & ~in_use, may_empty, spare)
 
     def _staying(self) -> Iterator[ObjectKey]:
-        leaving = self._context.state.leaving
+        leaving = self._context.state.sets.leaving
         return (
             claim.key for claim in self._cluster.ledger.claims_by_priority()
             if claim.key not in leaving

@@ -128,7 +128,9 @@ class Preempting:
     def place_nominees(self) -> None:
         """Place the nominated gangs that fit now; keep the places of the others, or drop them."""
         context, state = self.context, self.context.state
-        nominees = sorted(state.nominees, key=lambda key: state.queue.order_of(state.jobs[key]))
+        nominees = sorted(
+            state.sets.nominees, key=lambda key: state.queue.order_of(state.jobs[key])
+        )
         for key in nominees:
             entry = state.jobs[key]
             if is_moving(entry.job):
@@ -205,7 +207,7 @@ class Preempting:
         context, nomination = self.context, entry.job.status.nomination
         if nomination is None or not nomination.kind.is_move:
             return True
-        asked = [key for key in victims if key not in context.state.leaving]
+        asked = [key for key in victims if key not in context.state.sets.leaving]
         movers = [mover for key in asked if (mover := self.search.mover(key)) is not None]
         if len(movers) < len(asked):
             return False
@@ -249,7 +251,7 @@ class Preempting:
         """
         nomination, wanted = entry.job.status.nomination, plan.distinct_slots
         ledger, state = self.context.cluster.ledger, self.context.state
-        jobs, leaving = state.jobs, state.leaving
+        jobs, leaving = state.jobs, state.sets.leaving
         near, back, far = list[ObjectKey](), list[ObjectKey](), list[ObjectKey]()
         since = (nomination.nominated_at if nomination is not None else "") or ""
         for victim in nomination.victims if nomination is not None else ():
@@ -408,7 +410,7 @@ class Preempting:
         jobs = self.context.state.jobs
         if id(group) not in self._may_move or self.moves_for is not None:
             return False
-        preemptions = (jobs[key].job.status.preemption for key in self.context.state.preempted)
+        preemptions = (jobs[key].job.status.preemption for key in self.context.state.sets.preempted)
         moving = any(each is not None and each.kind.is_move for each in preemptions)
         return not moving and not any(
             (kept := each.entry.job.status.nomination) is not None and kept.kind.is_move
@@ -430,7 +432,7 @@ class Preempting:
         jobs, asked = self.context.state.jobs, dict[ObjectKey, None]()
         for standing in self.standing.values():
             for key in standing.victims:
-                is_asked = key in asked or key in self.context.state.leaving
+                is_asked = key in asked or key in self.context.state.sets.leaving
                 asked[key] = None
                 if not is_asked and not self.context.is_left_alone(key):
                     yield standing.entry, jobs[key]
@@ -438,7 +440,7 @@ class Preempting:
     def withdrawals(self) -> Iterator[QueueEntry]:
         """Yield the victims that run on, since nothing waits for them any more."""
         state = self.context.state
-        for key in sorted(state.preempted):
+        for key in sorted(state.sets.preempted):
             entry = state.jobs[key]
             may_stay = phase_of(entry.job) in KEEPS_PLACE and not self._is_wanted(entry.job)
             if may_stay and not self.context.is_left_alone(key):

@@ -75,7 +75,7 @@ class VictimSearch:
         hold, who may release them before they have given it back.
         """
         state, ledger = self.context.state, self.context.cluster.ledger
-        for key in sorted({**state.preempted, **self.victims, **state.leaving}):
+        for key in sorted({**state.sets.preempted, **self.victims, **state.sets.leaving}):
             claim, job = ledger.claim(key), state.jobs[key].job
             phase = phase_of(job)
             is_stopped = phase is Phase.STOPPING and job.spec.suspend and not job.spec.cancel
@@ -242,7 +242,7 @@ class VictimSearch:
 
     def _may_be_victim(self, claim: Claim) -> bool:
         context, key = self.context, claim.key
-        if key not in context.state.evictable or key in self.victims:
+        if key not in context.state.sets.evictable or key in self.victims:
             return False
         if claim.is_adopted and not context.policy.preempts_adopted:
             return False
@@ -251,7 +251,7 @@ class VictimSearch:
     def leaving_uses(self, but: tuple[ObjectKey, ...]) -> Iterator[Use]:
         """Yield what is about to be given back: by jobs that stop, and by pods that do."""
         context, ledger = self.context, self.context.cluster.ledger
-        for key in {**context.state.leaving, **self.victims}:
+        for key in {**context.state.sets.leaving, **self.victims}:
             if key not in but and context.capacity.holds(key):
                 yield from ledger.uses_of(key)
         yield from ledger.leaving_uses(context.now - _LATE_SECONDS_MAX)

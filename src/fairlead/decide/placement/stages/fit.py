@@ -88,7 +88,9 @@ class Fit:
             (group.order(0), group, 0) for group in distinct.values()
         ]
         if with_repairs:
-            repairs = (jobs[key] for key in context.state.repairable if self._is_to_repair(key))
+            repairs = (
+                jobs[key] for key in context.state.sets.repairable if self._is_to_repair(key)
+            )
             heap += [(queue.order_of(entry), None, 0) for entry in repairs]
         heapq.heapify(heap)
         while heap:
@@ -116,7 +118,7 @@ class Fit:
         """True for a gang that this decision, or a look ahead, has not placed or released."""
         context = self._context
         is_done = key in context.placed or context.state.jobs[key].group is not None
-        return key not in context.state.leaving and not is_done
+        return key not in context.state.sets.leaving and not is_done
 
     def _try_repair(self, order: OrderKey, entry: QueueEntry) -> None:
         """Have a gang repaired; its places are not sought again before something has changed that

@@ -108,7 +108,7 @@ class HeadReservations:
             key = head.job_key
             entry = context.state.jobs[key]
             kind = (id(entry.group), head.age.namespace)
-            is_kept = key in context.placed or key in context.state.nominees
+            is_kept = key in context.placed or key in context.state.sets.nominees
             if not is_kept and kind not in self._seen:
                 context.contained(key, partial(self._consider, kind, entry))
         if self._pending and self._is_recalled():

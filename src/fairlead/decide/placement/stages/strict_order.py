@@ -64,7 +64,7 @@ class StrictOrder:
             self._next = next(self._in_order, None)
             key = order.job_key
             entry = context.state.jobs[key]
-            is_kept = key in context.placed or key in context.state.nominees
+            is_kept = key in context.placed or key in context.state.sets.nominees
             if entry.lane.team not in self._teams or is_kept or isinstance(entry.gang, InvalidGang):
                 continue
             # A job whose last write failed waits as before; it is not judged meanwhile.

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Generic, NamedTuple, TypeVar
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement
@@ -32,6 +33,8 @@ from fairlead.model.gang.gangs import GangRequest, InvalidGang, JobKey
 from fairlead.model.gang.phase import OPEN, RELEASABLE, Phase, is_failing
 from fairlead.model.job_entry import JobEntry
 
+T = TypeVar("T")
+
 
 @dataclass(slots=True)
 class EmptyingMemory:
@@ -44,6 +47,32 @@ class EmptyingMemory:
     again_at: float = float("-inf")
     #: Nodes that found no place for their gangs, on the same basis.
     tried: dict[str, None] = field(default_factory=dict[str, None])
+
+
+class JobSets(NamedTuple, Generic[T]):
+    """Something of each set of jobs that need a decision for another reason than that they wait.
+
+    What `PlacementState` has are their keys, in the order in which they came.
+    """
+
+    #: Jobs whose placement must be released.
+    releasable: T
+    #: Jobs that were never admitted and may be.
+    unadmitted: T
+    #: Admitted jobs without a placement that are held.
+    held: T
+    #: Jobs with a placement of an earlier attempt, to confirm or repair.
+    repairable: T
+    #: Jobs that a place is kept for, and jobs that give theirs back for another one.
+    nominees: T
+    preempted: T
+    #: Jobs that have a place and are about to give it back.
+    leaving: T
+    #: Jobs that may have to leave for others: placed, and not leaving anyway.
+    evictable: T
+
+
+_IN_NO_SET = JobSets(*(False for _ in JobSets._fields))
 
 
 class PlacementState:
@@ -81,26 +110,12 @@ class PlacementState:
         self.emptying = EmptyingMemory()
         #: Every job known, finished ones too.
         self.jobs: dict[JobKey, QueueEntry] = {}
-        #: Jobs whose placement must be released.
-        self.releasable: dict[JobKey, None] = {}
-        #: Jobs that were never admitted and may be.
-        self.unadmitted: dict[JobKey, None] = {}
-        #: Admitted jobs without a placement that are held.
-        self.held: dict[JobKey, None] = {}
         #: Admitted jobs without a placement that have no priority, no team or no volume, and why.
         self.unresolved: dict[JobKey, Unresolved | UnresolvedTeam | Unusable] = {}
         #: Jobs that no decision touches for now, because writes of them keep failing.
         self.write_blocked: dict[JobKey, None] = {}
-        #: Jobs with a placement of an earlier attempt, to confirm or repair.
-        self.repairable: dict[JobKey, None] = {}
-        #: Jobs that a place is kept for, and jobs that give theirs back for another one.
-        self.nominees: dict[JobKey, None] = {}
-        self.preempted: dict[JobKey, None] = {}
-        #: Jobs that may have to leave for others: placed, and not leaving anyway.
-        self.evictable: dict[JobKey, None] = {}
+        self.sets = JobSets[dict[JobKey, None]](*({} for _ in JobSets._fields))
         self.evictable_version = 0  # rises whenever one is added or removed
-        #: Jobs that have a place and are about to give it back.
-        self.leaving: dict[JobKey, None] = {}
         for key, entry in self.cluster.jobs.items():
             try:
                 self._job_changed(key, entry)
@@ -127,8 +142,9 @@ class PlacementState:
         """
         if len(self.cluster.teams) or self.cluster.pools.consolidates_to:
             return False
-        waiting = self.queue or self.held or self.unresolved or self.nominees
-        due = self.releasable or self.repairable or self.preempted
+        sets = self.sets
+        waiting = self.queue or sets.held or self.unresolved or sets.nominees
+        due = sets.releasable or sets.repairable or sets.preempted
         return not waiting and not due and not self.cluster.ledger.has_misplaced
 
     def book_uncertain(self, job: Job, placement: Placement) -> None:
@@ -181,7 +197,7 @@ class PlacementState:
             waits and job.status.nomination is None and job.status.preemption is None,
         )  # fmt: skip
         if not after.only_waits or not (before is None or before.only_waits):
-            self._put_into_sets(key, entry, is_forfeited=is_forfeited)
+            self._put_into_sets(key, sets_of(entry, is_forfeited=is_forfeited))
         if before is not None and before.unrepaired_on is not None and before.gang is gang:
             held, holds = before.job.status, job.status
             if (held.placement, held.attempts) == (holds.placement, holds.attempts):
@@ -197,25 +213,14 @@ class PlacementState:
         if waits and unresolved is not None:
             self.unresolved[key] = unresolved
 
-    def _put_into_sets(self, key: JobKey, entry: JobEntry, *, is_forfeited: bool) -> None:
-        """Put a job into the sets of those that the planner has to act on, or take it out."""
-        job, phase, is_placed = entry.job, entry.phase, entry.job.status.placement is not None
-        is_releasable = _is_releasable(job, phase, is_forfeited=is_forfeited)
-        _put(self.releasable, key, present=is_releasable)
-        _put(self.repairable, key, present=phase is Phase.REPAIRING and not is_forfeited)
-        is_new = phase is Phase.UNADMITTED and job.status.attempt == 0
-        _put(self.unadmitted, key, present=is_new)
-        is_held = phase is Phase.HELD and job.status.attempt > 0
-        _put(self.held, key, present=is_held and not is_placed)
-        is_matched = not isinstance(entry.reaches, UnmatchedDevices)  # till then it keeps its place
-        _put(self.nominees, key, present=job.status.nomination is not None and is_matched)
-        _put(self.preempted, key, present=job.status.preemption is not None)
-        _put(self.leaving, key, present=is_placed and _is_leaving(job, phase))
-        # A gang that waits for a replacement of a lost node keeps the others.
-        is_placed_now = is_placed and phase in (Phase.ACTIVE, Phase.PLACED, Phase.BETWEEN_ATTEMPTS)
-        is_evictable = is_placed_now and key not in self.leaving
-        self.evictable_version += is_evictable is not (key in self.evictable)
-        _put(self.evictable, key, present=is_evictable)
+    def _put_into_sets(self, key: JobKey, is_in: JobSets[bool]) -> None:
+        """Put a job into these sets, and take it out of the others."""
+        self.evictable_version += is_in.evictable is not (key in self.sets.evictable)
+        for keys, belongs in zip(self.sets, is_in, strict=True):
+            if belongs:
+                keys[key] = None
+            else:
+                keys.pop(key, None)
 
     def suspect(self, now: float, seconds: float) -> None:
         """Suspect the nodes that have shown a sign in so many seconds; outside a transaction."""
@@ -240,13 +245,8 @@ class PlacementState:
                 self.unsaid.pop(key, None)
         for keys in (self.unresolved, self.kept_since, self.write_blocked):
             keys.pop(key, None)
-        if before is None or before.only_waits:
-            return
-        for keys in (
-            self.releasable, self.repairable, self.held, self.nominees, self.preempted,
-            self.leaving, self.evictable, self.unadmitted,
-        ):  # fmt: skip
-            keys.pop(key, None)
+        if before is not None and not before.only_waits:
+            self._put_into_sets(key, _IN_NO_SET)
 
     def _follow_limits(self, changed: JobKey) -> None:
         """Let jobs join or leave the queue because another one has changed, or their limits."""
@@ -281,6 +281,26 @@ def _unresolved(entry: JobEntry) -> Unresolved | UnresolvedTeam | Unusable | Non
     if not isinstance(entry.team, str):
         return entry.team
     return None if isinstance(entry.reaches, tuple) else entry.reaches
+
+
+def sets_of(entry: JobEntry, *, is_forfeited: bool) -> JobSets[bool]:
+    """Return for each set whether a job belongs to it; most that wait are in none."""
+    job, phase, status = entry.job, entry.phase, entry.job.status
+    is_placed, is_admitted = status.placement is not None, status.attempt > 0
+    is_leaving = is_placed and _is_leaving(job, phase)
+    # A gang that waits for a replacement of a lost node keeps the others.
+    is_placed_now = is_placed and phase in (Phase.ACTIVE, Phase.PLACED, Phase.BETWEEN_ATTEMPTS)
+    is_matched = not isinstance(entry.reaches, UnmatchedDevices)  # till then it keeps its place
+    return JobSets(
+        releasable=_is_releasable(job, phase, is_forfeited=is_forfeited),
+        unadmitted=phase is Phase.UNADMITTED and not is_admitted,
+        held=phase is Phase.HELD and is_admitted and not is_placed,
+        repairable=phase is Phase.REPAIRING and not is_forfeited,
+        nominees=status.nomination is not None and is_matched,
+        preempted=status.preemption is not None,
+        leaving=is_leaving,
+        evictable=is_placed_now and not is_leaving,
+    )
 
 
 def _is_releasable(job: Job, phase: Phase, *, is_forfeited: bool) -> bool:
@@ -323,10 +343,3 @@ def _is_reduced(gang: GangRequest | InvalidGang) -> bool:
     if isinstance(gang, InvalidGang):
         return False
     return gang.topology.is_patient or gang.borrowing is not None
-
-
-def _put(keys: dict[JobKey, None], key: JobKey, *, present: bool) -> None:
-    if present:
-        keys[key] = None
-    else:
-        keys.pop(key, None)
