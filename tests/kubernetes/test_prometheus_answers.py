@@ -24,8 +24,8 @@ from fairlead.doctor.facts import ClusterFacts, NotSeen, Source
 from fairlead.doctor.prometheus.answers import seen_directly
 from fairlead.doctor.readers.pages import PageReader, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
-from fairlead.doctor.readers.web import Web, WebAccess
 from fairlead.doctor.registry import CHECKS, wanted_samples
+from fairlead.runtime.fetch import Web, WebAccess
 
 pytestmark = pytest.mark.kubernetes
 SCRAPED = (Source.APISERVER, Source.ETCD)

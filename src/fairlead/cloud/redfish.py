@@ -12,23 +12,19 @@ half of them do not answer, the list is not complete.
 from __future__ import annotations
 
 import asyncio
-import base64
 import functools
-import http.client
 import json
-import ssl
 import urllib.error
 import urllib.parse
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from fairlead.cloud.calls import Runner
 from fairlead.cloud.provider import CloudError, RefusedByProvider
+from fairlead.runtime.fetch import Redirects, Web, WebAccess, origin_of
 
 _SECONDS_MAX = 20.0
 _ANSWER_BYTES_MAX = 1 << 20
@@ -60,11 +56,6 @@ class _Actions(msgspec.Struct, frozen=True):
 class _System(msgspec.Struct, frozen=True, rename="pascal"):
     power_state: str
     actions: _Actions = _Actions()
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Follow none: the password would go along."""
 
 
 @dataclass(slots=True)
@@ -135,7 +126,7 @@ class Redfish:
             text = f"{self.systems[id_]} allows none of {', '.join(types)}"
             raise RefusedByProvider(f"{text}; it allows {', '.join(reset.allowed)}")
         target = urllib.parse.urljoin(self.systems[id_], reset.target)
-        if _origin(target) != _origin(self.systems[id_]):
+        if origin_of(target) != origin_of(self.systems[id_]):
             raise RefusedByProvider(f"{self.systems[id_]} names another host: {target}")
         await self._ask(target, {"ResetType": allowed[0]})
 
@@ -165,32 +156,22 @@ def _asked(account: RedfishAccount, url: str, body: Mapping[str, str] | None) ->
     """Send a request, in a thread, and return the answer; RefusedByProvider, CloudError."""
     try:
         password = Path(account.password_file).read_text(encoding="utf-8").strip()
-        context = ssl.create_default_context(cafile=account.ca_file or None)
+        access = WebAccess(login=f"{account.user}:{password}", ca_file=account.ca_file)
+        access.context()
     except (OSError, ValueError) as error:
         raise RefusedByProvider(f"the account of Redfish: {error}") from error
-    opener = urllib.request.build_opener(
-        _NoRedirects, urllib.request.HTTPSHandler(context=context),
-        urllib.request.ProxyHandler({}),
-    )  # fmt: skip
-    token = base64.b64encode(f"{account.user}:{password}".encode()).decode()
-    headers = {"Authorization": f"Basic {token}", "Accept": "application/json"}
+    web = Web(access, redirects=Redirects.NOWHERE, is_direct=True)
     data = None if body is None else json.dumps(body).encode()
-    if data is not None:
-        headers["Content-Type"] = "application/json"
-    request = urllib.request.Request(url, data, headers)  # noqa: S310 # see check_systems
     try:
-        with opener.open(request, timeout=_SECONDS_MAX) as answer:
-            return answer.read(_ANSWER_BYTES_MAX)
+        return web.fetch(
+            url, data, accept="application/json", bytes_max=_ANSWER_BYTES_MAX,
+            seconds_max=_SECONDS_MAX,
+        )  # fmt: skip
     except urllib.error.HTTPError as error:
         kind = RefusedByProvider if error.code in (401, 403) else CloudError
         raise kind(f"{url}: {error.code} {error.reason}") from error
-    except (OSError, ValueError, http.client.HTTPException) as error:  # URLError is an OSError
+    except (OSError, ValueError) as error:
         raise CloudError(f"{url}: {error}") from error
-
-
-def _origin(url: str) -> tuple[str, str]:
-    parts = urllib.parse.urlsplit(url)
-    return (parts.scheme, parts.netloc)
 
 
 def _now() -> float:

@@ -33,9 +33,9 @@ from fairlead.doctor.readers.etcd import EtcdReader
 from fairlead.doctor.readers.flags import flags_of_objects
 from fairlead.doctor.readers.pages import PageTarget, Samples, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
-from fairlead.doctor.readers.web import Web, mounted_access
 from fairlead.doctor.registry import BEHIND, CHECKS, wanted_samples
 from fairlead.runtime.clock import Clock
+from fairlead.runtime.fetch import Web, mounted_access
 from fairlead.runtime.metrics_page import START, BadPage, parse_page
 
 #: Larger pages are parsed in a thread, so that the controllers go on meanwhile.

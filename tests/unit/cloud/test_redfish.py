@@ -193,6 +193,18 @@ async def test_the_password_goes_to_no_other_host(tmp_path: Path) -> None:
         assert other.seen == []
 
 
+async def test_the_password_goes_through_no_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with bmcs() as made, bmcs() as proxy:
+        monkeypatch.setenv("http_proxy", proxy.url)
+        monkeypatch.setenv("no_proxy", "")
+        provider = StaticProvider(inventory(made, tmp_path), "metal")
+        await provider.launch(ask("t1", 1))
+        assert len(made.resets) == 1
+        assert proxy.seen == []
+
+
 async def test_a_wrong_password_and_a_wrong_inventory_are_refused(tmp_path: Path) -> None:
     with bmcs() as made:
         with pytest.raises(RefusedByProvider, match="401"):

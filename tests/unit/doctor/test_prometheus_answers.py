@@ -20,8 +20,8 @@ from fairlead.doctor.prometheus.answers import PromSample, is_to_answer, reading
 from fairlead.doctor.prometheus.api import REQUESTS_MAX
 from fairlead.doctor.query import JOBS
 from fairlead.doctor.readers.prometheus import SECONDS_MAX, PrometheusAnswers
-from fairlead.doctor.readers.web import TooMuch, Web, WebAccess
 from fairlead.doctor.registry import BY_ID, CHECKS
+from fairlead.runtime.fetch import TooMuch, Web, WebAccess
 
 ETCD = Source.ETCD
 Series = tuple[dict[str, str], str]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import urllib.request
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from fairlead.cli.connection.connect import Choice, find_connection
 from fairlead.cli.connection.identity import submitter_name
 from fairlead.cli.connection.transport import Api
 from fairlead.input.errors import Code, Exit, fail
+from fairlead.runtime.fetch import Redirects, Web, WebAccess
 
 if TYPE_CHECKING:
     from fairlead.web import WebOptions
@@ -127,11 +127,9 @@ def _hand_over(common_: Common, link: str, path: Path, *, only_url: bool) -> Non
 
 def _new_link(running: WebRecord) -> str | None:
     """Return a new link of a page that is being served; None where it does not answer."""
-    request = urllib.request.Request(  # noqa: S310 # the address is from our own private file
-        f"{running.url}/link", method="POST", headers={"Authorization": f"Bearer {running.key}"}
-    )
+    page = Web(WebAccess(token=running.key), redirects=Redirects.NOWHERE, is_direct=True)
     try:
-        with urllib.request.urlopen(request, timeout=_LINK_SECONDS) as answer:  # noqa: S310
-            return str(answer.read(4096).decode())
+        link = page.fetch(f"{running.url}/link", b"", bytes_max=4096, seconds_max=_LINK_SECONDS)
+        return link.decode()
     except (OSError, ValueError):
         return None

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fairlead import terminal
-from fairlead.doctor.readers.web import Web, WebAccess
 from fairlead.input.errors import Code, fail, render_error
+from fairlead.runtime.fetch import Web, WebAccess
 
 TEXT_BYTES_MAX = 4 << 20
 #: Exit code when nothing could be looked at.

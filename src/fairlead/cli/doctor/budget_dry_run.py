@@ -24,8 +24,8 @@ from fairlead.cli.views.budget_dry_run import (
 from fairlead.cli.views.network import destination_lines
 from fairlead.doctor.monitoring.boards import Board, Panel
 from fairlead.doctor.prometheus.ranges import BoardReader, QueryWindow
-from fairlead.doctor.readers.web import said
 from fairlead.input.errors import Code, Exit, fail
+from fairlead.runtime.fetch import said
 
 
 def show_dry_run(common: Common, team: str, options: Mapping[str, Any]) -> int:

@@ -13,8 +13,8 @@ from fairlead.doctor.prometheus.drops import drop_rules, replay, unfinished, unu
 from fairlead.doctor.prometheus.promql import uses_of
 from fairlead.doctor.prometheus.reader import PrometheusReader, expressions_of
 from fairlead.doctor.prometheus.report import MetricsReport, metrics_lines, metrics_values
-from fairlead.doctor.readers.web import said
 from fairlead.input.errors import Code, fail
+from fairlead.runtime.fetch import said
 from fairlead.runtime.metrics_page import BadPage
 
 

@@ -16,10 +16,10 @@ from fairlead.doctor.monitoring.boards import Board, all_boards, boards
 from fairlead.doctor.output.snapshot import snapshot_page
 from fairlead.doctor.prometheus.ranges import BoardReader, QueryWindow
 from fairlead.doctor.readers.prometheus import parse_jobs
-from fairlead.doctor.readers.web import said
 from fairlead.doctor.sources import METRIC_SOURCES
 from fairlead.input.errors import Code, Exit, fail, writing
 from fairlead.input.suggest import nearest
+from fairlead.runtime.fetch import said
 
 
 def write_alerts(

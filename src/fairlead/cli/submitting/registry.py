@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import base64
 import binascii
-import http.client
 import os
 import re
 import urllib.error
-import urllib.request
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO
 from urllib.parse import urlencode, urlsplit
 
 import msgspec
@@ -27,6 +24,7 @@ import msgspec
 from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.decide.images.outlook import size_text
 from fairlead.input.errors import CliError, Code, fail
+from fairlead.runtime.fetch import Redirects, TooMuch, Web, WebAccess
 
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",
@@ -133,15 +131,15 @@ def look_up(image: str, login: str) -> RegistryImage:
         return repository.read()
     except urllib.error.HTTPError as error:
         raise _refused(full, error.code, has_login=bool(login)) from error
-    except (OSError, http.client.HTTPException) as error:
+    except (ValueError, TooMuch) as error:
+        message = f"the registry of {full} answers what is no image: {error}"
+        help_ = ("look at its address: the registry comes first in the name",)
+        raise fail(Code.BAD_ANSWER, message, help=help_) from error
+    except OSError as error:
         cause = getattr(error, "reason", None) or error
         message = f"the registry of {full} cannot be reached: {cause}"
         help_ = ("--check-image asks from this machine; nodes may reach it",)
         raise fail(Code.UNREACHABLE, message, help=help_) from error
-    except ValueError as error:
-        message = f"the registry of {full} answers what is no image: {error}"
-        help_ = ("look at its address: the registry comes first in the name",)
-        raise fail(Code.BAD_ANSWER, message, help=help_) from error
 
 
 class _NoImage(ValueError):
@@ -181,10 +179,10 @@ class _Repository:
         host = _HOSTS.get(registry, registry)
         scheme = "http" if urlsplit(f"//{host}").hostname in _LOCAL else "https"
         self._base = f"{scheme}://{host}/v2/{name}"
-        self._authorization = ""
+        self._access = WebAccess()
 
     def read(self) -> RegistryImage:
-        """Return the image; OSError, HTTPException, ValueError, _NoImage among them."""
+        """Return the image; OSError, ValueError, _NoImage among them."""
         manifest, digest = self._manifest(self._reference)
         platforms = [
             each for each in manifest.manifests
@@ -220,39 +218,32 @@ class _Repository:
     def _get(self, path: str, accept: str) -> bytes:
         url = f"{self._base}/{path}"
         try:
-            return _read(url, accept, self._authorization)
+            return _read(url, accept, self._access)
         except urllib.error.HTTPError as error:
             challenge = error.headers.get("WWW-Authenticate", "")
-            if error.code != 401 or self._authorization:
+            if error.code != 401 or self._access.authorization():
                 raise
             with error:
-                self._authorization = self._authorized(challenge)
-        return _read(url, accept, self._authorization)
+                self._access = self._access_by(challenge)
+        return _read(url, accept, self._access)
 
-    def _authorized(self, challenge: str) -> str:
-        """Return the answer to a challenge; _NoImage."""
+    def _access_by(self, challenge: str) -> WebAccess:
+        """Return what answers a challenge; _NoImage."""
         kind, fields = challenge.partition(" ")[0].lower(), dict(_CHALLENGE.findall(challenge))
-        basic = f"Basic {self._login}" if self._login else ""
+        login = base64.b64decode(self._login).decode()
         if kind == "basic":
-            return basic or "Basic Og=="
+            return WebAccess(login=login or ":")
         realm = urlsplit(fields.get("realm", ""))
         is_local = realm.scheme == "http" and realm.hostname in _LOCAL
         if kind != "bearer" or not (realm.scheme == "https" or is_local):
             raise _NoImage(f"a challenge that is not known: {challenge[:80]!r}")
         asked = {"service": fields.get("service", ""), "scope": f"repository:{self._name}:pull"}
         url = f"{realm.geturl()}?{urlencode(asked)}"
-        token = msgspec.json.decode(_read(url, "application/json", basic), type=_Token)
-        return f"Bearer {token.token or token.access_token}"
+        answer = _read(url, "application/json", WebAccess(login=login))
+        token = msgspec.json.decode(answer, type=_Token)
+        return WebAccess(token=token.token or token.access_token)
 
 
-def _read(url: str, accept: str, authorization: str) -> bytes:
-    headers = {"Accept": accept, "User-Agent": "fairlead"}
-    request = urllib.request.Request(url, headers=headers)  # noqa: S310 - http and https alone
-    if authorization:
-        request.add_unredirected_header("Authorization", authorization)
-    answer: IO[bytes]
-    with urllib.request.urlopen(request, timeout=_SECONDS_MAX) as answer:  # noqa: S310 - as above
-        body = answer.read(_BYTES_MAX + 1)
-    if len(body) > _BYTES_MAX:
-        raise _NoImage(f"more than {_BYTES_MAX >> 20} MiB")
-    return body
+def _read(url: str, accept: str, access: WebAccess) -> bytes:
+    web = Web(access, redirects=Redirects.BARE)
+    return web.fetch(url, accept=accept, bytes_max=_BYTES_MAX, seconds_max=_SECONDS_MAX)

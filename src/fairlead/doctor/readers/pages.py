@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from fairlead.api.status import ApiError
 from fairlead.doctor.metrics import ALARM, Scrapes, pair
-from fairlead.doctor.readers.web import Web
 from fairlead.doctor.sources import METRIC_SOURCES, Source
+from fairlead.runtime.fetch import Web
 from fairlead.runtime.metrics_page import BadPage, Labels, parse_page
 
 Samples = dict[str, dict[Labels, float]]

@@ -1,7 +1,8 @@
-"""Fetches over HTTP with credentials, bounded in bytes and in time.
+"""Fetches over HTTP with credentials, bounded in bytes and in time, by a blocking call.
 
-A redirect is followed only within the origin that the credentials are meant for. The time bound is
-over the whole answer: a server that sends a byte now and then cannot hold a run.
+Credentials never follow a redirect to another origin than that which they are meant for. The time
+bound is over the whole answer: a server that sends a byte now and then cannot hold a run. Clients
+of an API server have `fairlead.kube` instead.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import urllib.parse
 import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 from functools import cached_property
 from http.client import HTTPException, HTTPResponse
 from pathlib import Path
@@ -88,50 +90,74 @@ def mounted_access(directory: Path) -> WebAccess:
     return WebAccess(text("token"), text("login"), path("ca.crt"), path("tls.crt"), path("tls.key"))
 
 
-class _Within(urllib.request.BaseHandler):
-    """Refuses requests, which follow a redirect, to another origin than that of a URL."""
+class Redirects(Enum):
+    """Where redirects are followed to."""
 
-    def __init__(self, url: str) -> None:
-        self._origin = _origin(url)
+    #: To no place: an answer that redirects is an HTTPError.
+    NOWHERE = auto()
+    #: Within the origin of the URL; another one is an error.
+    WITHIN = auto()
+    #: To any place, without the credentials.
+    BARE = auto()
 
-    def http_request(self, request: urllib.request.Request) -> urllib.request.Request:
-        """Return the request; URLError for another origin."""
-        if _origin(request.full_url) != self._origin:
-            raise urllib.error.URLError(f"redirects to another server, {request.full_url[:200]}")
-        return request
 
-    https_request = http_request
+class _Redirected(urllib.request.HTTPRedirectHandler):
+    def __init__(self, follows: Redirects) -> None:
+        self._follows = follows
+
+    def redirect_request(self, *args: Any, **more: Any) -> urllib.request.Request | None:
+        """Return the request that follows a redirect; None for none. URLError."""
+        (request, *_, url) = args
+        if self._follows is Redirects.NOWHERE:
+            return None
+        if self._follows is Redirects.WITHIN and origin_of(url) != origin_of(request.full_url):
+            raise urllib.error.URLError(f"redirects to another server, {url[:200]}")
+        return super().redirect_request(*args, **more)
 
 
 class Web:
-    """Sends requests with one kind of access."""
+    """Sends requests with one kind of access.
+
+    With `is_direct`, through no proxy of the environment.
+    """
 
     def __init__(
-        self, access: WebAccess | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+        self, access: WebAccess | None = None, clock: Callable[[], float] = time.monotonic,
+        *, redirects: Redirects = Redirects.WITHIN, is_direct: bool = False,
+    ) -> None:  # fmt: skip
         self._access = access or WebAccess()
         self._clock = clock
+        self._redirects = redirects
+        self._proxies = (urllib.request.ProxyHandler({}),) if is_direct else ()
 
     @cached_property
-    def _context(self) -> ssl.SSLContext:
+    def context(self) -> ssl.SSLContext:
+        """The TLS settings; OSError for a file that cannot be used."""
         return self._access.context()
 
     def fetch(
-        self, url: str, body: bytes | None = None, *, bytes_max: int = PAGE_BYTES_MAX,
-        seconds_max: float = ANSWER_SECONDS_MAX,
+        self, url: str, body: bytes | None = None, *, accept: str = "*/*",
+        bytes_max: int = PAGE_BYTES_MAX, seconds_max: float = ANSWER_SECONDS_MAX,
     ) -> bytes:  # fmt: skip
-        """Return the answer to a GET, or to a POST of a JSON body; OSError."""
+        """Return the answer to a GET, or to a POST of a JSON body; OSError.
+
+        HTTPError for an answer that is not one of success, ValueError for what is no URL.
+        """
         request = urllib.request.Request(  # noqa: S310 # http and https only
-            url, body, {"User-Agent": "fairlead-doctor"}
+            url, body, {"User-Agent": "fairlead", "Accept": accept}
         )
         if body is not None:
             request.add_header("Content-Type", "application/json")
         if header := self._access.authorization():
-            request.add_header("Authorization", header)
+            is_bare = self._redirects is Redirects.BARE
+            add = request.add_unredirected_header if is_bare else request.add_header
+            add("Authorization", header)
         ends = self._clock() + seconds_max
         timeout = max(min(TIMEOUT_SECONDS, seconds_max), 0.1)
-        https = urllib.request.HTTPSHandler(context=self._context)
-        opener = urllib.request.build_opener(https, _Within(url))
+        opener = urllib.request.build_opener(
+            *self._proxies, _Redirected(self._redirects),
+            urllib.request.HTTPSHandler(context=self.context),
+        )  # fmt: skip
         try:
             with opener.open(request, timeout=timeout) as answer:
                 return self._read(answer, bytes_max, ends)
@@ -167,6 +193,7 @@ def said(error: OSError) -> str:
     return f"HTTP {error.code}" + (f", {printable(text, 200)}" if isinstance(text, str) else "")
 
 
-def _origin(url: str) -> tuple[str, str]:
+def origin_of(url: str) -> tuple[str, str]:
+    """Return the scheme of a URL, and its host with the port."""
     parts = urllib.parse.urlsplit(url)
     return parts.scheme, parts.netloc
