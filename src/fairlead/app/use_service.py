@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from fairlead.app.context import ProcessContext
+from fairlead.app.gpu_use import PrometheusGpus
 from fairlead.app.mirrors import SharedMirrors
 from fairlead.app.policies import Policies
 from fairlead.controllers.idle import Measured
 from fairlead.controllers.use import UseKeeper
 from fairlead.controllers.use_samples import UseSampler
 from fairlead.decide.idle import MemberLook
-from fairlead.doctor.readers.gpu_use import PrometheusGpus
 from fairlead.embedded.http.metrics import MeasuredUse
 from fairlead.runtime.client import Client
 from fairlead.runtime.history import History

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from fairlead.app.gpu_use import gpus_of_pods
 from fairlead.decide.use_meter import GpuReading
 from fairlead.doctor.prometheus.api import BadPrometheusAnswer
-from fairlead.doctor.readers.gpu_use import gpus_of_pods
 
 OWN = {"namespace": "a", "pod": "train-1-worker-0"}
 KEPT = {"namespace": "gpu", "pod": "dcgm-exporter-x", "exported_namespace": "a",
