@@ -43,6 +43,25 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
     assert len(circle_of(graph)) == 3, "a planted circle is found"
 
 
+def importers_of(graph: grimp.ImportGraph, package: str) -> set[str]:
+    """Return the modules outside a package that import one of it."""
+    inside = {package, *graph.find_descendants(package)}
+    return {
+        importer
+        for module in inside
+        for importer in graph.find_modules_that_directly_import(module) - inside
+    }
+
+
+def test_nothing_imports_the_scan_of_audit_lines_which_is_an_extra() -> None:
+    graph = grimp.build_graph("fairlead", cache_dir=None)
+    scan = "fairlead.doctor.audit.scan"
+    assert len(graph.find_descendants(scan)) == 5
+    assert importers_of(graph, scan) == set()
+    graph.add_import(importer="fairlead.doctor.audit.parallel", imported=f"{scan}.compiled")
+    assert importers_of(graph, scan) == {"fairlead.doctor.audit.parallel"}, "a planted one is found"
+
+
 def has_running_class(module: str) -> bool:
     """True for a module with a class that acts (`perform`) or runs beside others (`run`)."""
     found = tree(SOURCE / "controllers" / f"{module.rpartition('.')[2]}.py").body

@@ -187,7 +187,7 @@ def test_the_minute_of_a_time_is_that_of_its_line() -> None:
 
 
 def test_what_is_looked_up_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fairlead.doctor.audit import compiled
+    from fairlead.doctor.audit.scan import compiled
 
     monkeypatch.setattr(compiled, "IDENTITIES_MAX", 50)
     monkeypatch.setattr(compiled, "FORMS_MAX", 20)
@@ -228,6 +228,7 @@ def test_the_engine_is_chosen_by_the_size_of_the_logs(
     read_logs([str(path)])
     monkeypatch.setattr(parallel, "COMPILED_BYTES_MIN", 100)
     read_logs([str(path)])
-    monkeypatch.setattr(parallel, "has_compiler", lambda: False)
+    monkeypatch.setattr(parallel, "_SCAN", "fairlead.doctor.audit.taken_out")
+    assert not parallel.has_compiler()
     read_logs([str(path)])
     assert [each.__name__ for each in chosen] == ["LineReader", "CompiledReader", "LineReader"]

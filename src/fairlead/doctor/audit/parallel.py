@@ -24,6 +24,7 @@ from fairlead.doctor.audit.tally import Tally
 from fairlead.runtime.worker_process import end_with_parent
 
 COMPILED_BYTES_MIN = 1 << 30
+_SCAN = "fairlead.doctor.audit.scan"
 #: What compressed logs are taken to hold per byte.
 COMPRESSION = 8
 
@@ -49,8 +50,8 @@ class TallyReader(Protocol):
 
 
 def has_compiler() -> bool:
-    """Return whether the compiled reader can be used."""
-    return importlib.util.find_spec("numba") is not None
+    """Return whether the compiled reader can be used: it and numba are there."""
+    return all(importlib.util.find_spec(name) is not None for name in (_SCAN, "numba"))
 
 
 def reader_of(engine: Engine, size: int) -> Callable[[Tally], TallyReader]:
@@ -58,7 +59,7 @@ def reader_of(engine: Engine, size: int) -> Callable[[Tally], TallyReader]:
     is_large = size >= COMPILED_BYTES_MIN and has_compiler()
     if engine is Engine.PLAIN or (engine is Engine.AUTO and not is_large):
         return LineReader
-    return importlib.import_module("fairlead.doctor.audit.compiled").CompiledReader
+    return importlib.import_module(f"{_SCAN}.compiled").CompiledReader
 
 
 def read_logs(paths: list[str], *, processes: int = 0, engine: Engine = Engine.AUTO) -> Tally:

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from fairlead.doctor.audit.event_scan import (
+from fairlead.doctor.audit.scan.event_scan import (
     ACCEPTED,
     ADDRESS,
     AGENT,
@@ -32,7 +32,7 @@ from fairlead.doctor.audit.event_scan import (
     WAIT,
     scan_event,
 )
-from fairlead.doctor.audit.json_scan import (
+from fairlead.doctor.audit.scan.json_scan import (
     U,
     byte_at,
     compiled,
@@ -43,7 +43,7 @@ from fairlead.doctor.audit.json_scan import (
     signed,
     word_at,
 )
-from fairlead.doctor.audit.uri_scan import (
+from fairlead.doctor.audit.scan.uri_scan import (
     NAME,
     NAME_END,
     NAMED,

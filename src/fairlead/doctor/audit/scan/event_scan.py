@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fairlead.doctor.audit.json_scan import (
+from fairlead.doctor.audit.scan.json_scan import (
     U,
     byte_at,
     inner,

@@ -14,9 +14,12 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from fairlead.doctor.audit import row_scan as places
 from fairlead.doctor.audit.event import AuditCaller, CallerIdentity, caller_of, seconds_of
-from fairlead.doctor.audit.event_scan import (
+from fairlead.doctor.audit.files import LineBatch
+from fairlead.doctor.audit.lines import LineReader
+from fairlead.doctor.audit.request import AuditRequest, parse_uri
+from fairlead.doctor.audit.scan import row_scan as places
+from fairlead.doctor.audit.scan.event_scan import (
     ADDRESS,
     AGENT,
     CODE,
@@ -27,13 +30,10 @@ from fairlead.doctor.audit.event_scan import (
     USER,
     VERB,
 )
-from fairlead.doctor.audit.files import LineBatch
-from fairlead.doctor.audit.json_scan import U
-from fairlead.doctor.audit.lines import LineReader
-from fairlead.doctor.audit.request import AuditRequest, parse_uri
-from fairlead.doctor.audit.row_scan import Stop, insert, is_fresh, scan_rows
+from fairlead.doctor.audit.scan.json_scan import U
+from fairlead.doctor.audit.scan.row_scan import Stop, insert, is_fresh, scan_rows
+from fairlead.doctor.audit.scan.uri_scan import KEYS, hash_of
 from fairlead.doctor.audit.tally import CLOCK_STEPS, DUPLICATE, RowTemplate, Tally, template_of
-from fairlead.doctor.audit.uri_scan import KEYS, hash_of
 
 #: A batch adds at most 25,000 of each (5 MiB of lines of 200 bytes); the tables have room for that.
 IDENTITIES_MAX, KINDS_MAX, FORMS_MAX = 100_000, 30_000, 30_000
