@@ -23,12 +23,13 @@ from fairlead.decide.adoption.members import (
     asks_alike,
     roles_by_shape,
 )
-from fairlead.decide.attempts.former_places import (
+from fairlead.decide.attempts.seats import (
     SeatPlace,
+    covers,
     former_places,
+    seats,
     without_places_left,
 )
-from fairlead.decide.attempts.seats import covers, seats
 from fairlead.decide.attempts.status import StatusDraft
 
 

@@ -28,8 +28,8 @@ from fairlead.api.meta import (
 from fairlead.api.names import ADMITTED, PLACED, POOL
 from fairlead.api.values.quantity import is_gpu
 from fairlead.api.values.times import format_time, parse_time
-from fairlead.decide.attempts.former_places import with_places_left
 from fairlead.decide.attempts.record import new_record
+from fairlead.decide.attempts.seats import with_places_left
 from fairlead.decide.attempts.status import (
     ReleaseCause,
     StatusDraft,

@@ -9,7 +9,7 @@ from tests.unit.decide.adoption.test_lifecycle import written as written_status
 from fairlead.api.jobs.job import Attempt, Job, VerdictStatus
 from fairlead.api.meta import Condition
 from fairlead.api.values.times import format_time
-from fairlead.decide.attempts.former_places import former_places
+from fairlead.decide.attempts.seats import former_places
 from fairlead.decide.placement.actions import Action, PlaceJob, RecordActualPlacement
 from fairlead.decide.placement.outcome import release_job
 from fairlead.testing.builders import as_written, make_placement
