@@ -32,11 +32,11 @@ from fairlead.decide.answers.explanation import (
     Explanation,
     Forecast,
     Holder,
+    OverduePod,
     PreemptionAhead,
     VolumePlace,
 )
 from fairlead.decide.answers.forecast import Forecasts, preemption_of
-from fairlead.decide.answers.overdue_pods import overdue_for, overdue_of
 from fairlead.decide.answers.suggestions import suggestions
 from fairlead.decide.answers.supposed import supposed
 from fairlead.decide.attempts.backoff import borrower_backoff
@@ -66,8 +66,12 @@ from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.gang.phase import Phase, is_failing, phase_of
+from fairlead.model.holdings.claims import adopted_owner
 from fairlead.model.holdings.completion import ends_at
 from fairlead.model.inventory.device_offers import UNLIMITED, is_row
+
+#: Pods that are looked at for those that are overdue.
+_OVERDUE_MAX = 10_000
 
 
 def explain(
@@ -96,7 +100,7 @@ def explain(
     gang = entry.gang
     if verdict is not None or isinstance(gang, InvalidGang):
         verdict = verdict or would_fit(state.cluster, gang)
-        overdue = tuple(overdue_of(state.cluster, entry.job, now))
+        overdue = tuple(_overdue_of(state.cluster, entry.job, now))
         return Explanation(key, verdict, _since(entry.job, verdict), overdue=overdue)
     policy = policy or PlacementPolicy()
     forecasts = forecasts or Forecasts(state, now, policy)
@@ -127,7 +131,7 @@ def explain(
         bound = awaited.may_start_by if isinstance(awaited, Forecast) else None
         if found is not None and found.says_more(now, bound):
             explanation = replace(explanation, expected=found)
-    overdue = tuple(islice(overdue_for(state.cluster, gang, now), HOLDERS_MAX))
+    overdue = tuple(islice(_overdue_for(state.cluster, gang, now), HOLDERS_MAX))
     holders = _holders(state, verdict, gang)
     return replace(explanation, holders=holders, overdue=overdue, forecast=awaited)
 
@@ -357,3 +361,24 @@ def _holders(state: PlacementState, verdict: Verdict, gang: GangRequest) -> tupl
 def _leading_resource(gang: GangRequest) -> str:
     asked = [r for r, _ in gang.roles[gang.placing_order()[0]].member.request]
     return min(asked, key=resource_order)
+
+
+def _overdue_of(state: ClusterState, job: Job, now: float) -> Iterator[OverduePod]:
+    """Yield pods of the job itself that were to be gone and are not.
+
+    A finalizer of another tool keeps a pod, and so does a kubelet that no longer confirms ends.
+    """
+    key, uid = job.metadata.key, job.metadata.uid
+    own = (adopted_owner(key, uid), (key[0], uid, False))
+    for pod, node, since, owner in islice(state.ledger.overdue(now), _OVERDUE_MAX):
+        if owner in own:
+            yield OverduePod(pod, node, since)
+
+
+def _overdue_for(state: ClusterState, gang: GangRequest, now: float) -> Iterator[OverduePod]:
+    """Yield such pods, of any job, on nodes that are available to the gang."""
+    nodes = eligible_nodes(state, [role.member.constraints for role in gang.roles])
+    for pod, node, since, _ in islice(state.ledger.overdue(now), _OVERDUE_MAX):
+        slot = state.table.slot(node)
+        if slot is not None and nodes[slot]:
+            yield OverduePod(pod, node, since)
