@@ -59,8 +59,7 @@ from fairlead.model.inventory.fits import FitTable
 from fairlead.model.inventory.nodes import NodeTable, counts
 from fairlead.model.inventory.reserved_nodes import NodeReservation, reserved_by
 from fairlead.model.inventory.volume_limits import NO_LIMITS, StatedLimits
-from fairlead.model.job_entry import JobEntry, JobObserver
-from fairlead.model.job_use import use_of
+from fairlead.model.job_entry import JobEntry, JobObserver, use_of
 from fairlead.model.pools.balloons import is_balloon
 from fairlead.model.pools.consolidation import ConsolidatingPools
 from fairlead.model.pools.yielding_tests import is_yielding

@@ -1,7 +1,8 @@
-"""The claim of a job: one place for each of its members."""
+"""What is counted on nodes: the claim of a job, one place for each of its members; and pods."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ from fairlead.api.values.quantity import is_gpu
 from fairlead.model.asks.neighbours import marks_in
 from fairlead.model.asks.requests import Request
 from fairlead.model.gang.gangs import GangRequest, JobKey
-from fairlead.model.inventory.nodes import is_device
+from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX, is_device
 from fairlead.model.pools.grouping import alone, membership_of
 
 #: Namespace, uid of a job, and whether the job stands for pods of another tool; the uid then
@@ -131,3 +132,57 @@ def owner_of_pod(pod: Pod) -> Owner | None:
     if not uid or key not in (membership_of(pod).group.key, alone(pod).group.key):
         return None
     return adopted_owner(key, uid)
+
+
+@dataclass(slots=True)
+class PodUse:
+    """A non-terminal pod: on a node, or of a job and not bound yet (`node` is "")."""
+
+    key: JobKey
+    node: str
+    request: Request
+    owner: Owner | None
+    member: Member | None
+    attempt: str
+    #: What of the request no claim covers.
+    booked: Request = field(compare=False, default=())
+    #: It has the place of its member.
+    is_seated: bool = field(compare=False, default=False)
+    #: `booked` is on the node's account.
+    is_counted: bool = field(compare=False, default=False)
+    #: The team that it names, "" for none. None: a pod of a DaemonSet, which no team has chosen.
+    team: str | None = ""
+    #: When a pod that is being deleted is to be gone; None: it stays.
+    leaves_at: float | None = None
+    labels: Mapping[str, str] = field(compare=False, default_factory=dict[str, str])
+
+    @classmethod
+    def stranded(cls, node: str, lost: Request, what: str) -> PodUse:
+        """Return what nobody can have of a node: parts of devices that others cover, or volumes
+        that are attached for no pod.
+
+        It is of no pod: it has no namespace, and leaves for nobody.
+        """
+        return cls(("", f"{what} {node}"), node, lost, None, None, "", team=None)
+
+    def fills(self, claim: Claim) -> bool:
+        """True when a pod asks for at least what its place holds: to follow it takes nothing."""
+        place = claim.places.get(self.member) if self.member is not None else None
+        return place is not None and not _excess(place[1], self.request)
+
+    def beyond(self, covered: Request) -> Request:
+        """Return what it asks beyond another request."""
+        return _excess(self.request, covered)
+
+
+def _excess(request: Request, covered: Request) -> Request:
+    if request == covered:
+        return ()
+    given = dict(covered)
+    return tuple((r, more) for r, amount in request if (more := amount - given.get(r, 0)) > 0)
+
+
+def booked_amount(request: Request, resource: str) -> int:
+    """Return what a request books of one resource."""
+    asked = next((amount for name, amount in request if name == resource), 0)
+    return min(asked, NODE_AMOUNT_MAX + 1)

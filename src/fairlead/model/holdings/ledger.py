@@ -29,9 +29,8 @@ from fairlead.api.values.times import parse_time
 from fairlead.model.asks.neighbours import NO_RULES, Term, TermTable, rules_of_pod
 from fairlead.model.asks.requests import CARRIED, Request, RequestError, RequestReader
 from fairlead.model.gang.gangs import JobKey
-from fairlead.model.holdings.claims import Claim, Member, Owner, owner_of_pod
+from fairlead.model.holdings.claims import Claim, Member, Owner, PodUse, booked_amount, owner_of_pod
 from fairlead.model.holdings.held_places import HeldPlaces
-from fairlead.model.holdings.pod_use import PodUse, booked_amount, excess, fills, stranded_use
 from fairlead.model.inventory.nodes import Ints, NodeTable, Use, counted
 from fairlead.model.pools.grouping import controller_of
 
@@ -257,8 +256,8 @@ class Ledger:
             self._put_pod(replace(use, request=request))
 
     def set_stranded(self, node: str, lost: Request, what: str) -> None:
-        """Count what of a node nobody can have; see `stranded_use`."""
-        use = stranded_use(node, lost, what)
+        """Count what of a node nobody can have; see `PodUse.stranded`."""
+        use = PodUse.stranded(node, lost, what)
         self._put_pod(use) if lost else self.remove_pod(use.key)
 
     def _put_pod(self, use: PodUse) -> None:
@@ -328,7 +327,7 @@ class Ledger:
             if claim is None or claim.is_adopted:
                 continue
             uses = [use for key in self._pods_by_owner[owner] if (use := self._pods[key]).node]
-            found = {use.member: use.node for use in uses if fills(use, claim)}
+            found = {use.member: use.node for use in uses if use.fills(claim)}
             attempts = {use.attempt for use in uses}
             if len(attempts) != 1 or len(uses) != len(found):
                 continue
@@ -432,7 +431,7 @@ class Ledger:
         seated = min([key for key in keys if node and self._pods[key].node == node], default=None)
         for key in keys:
             pod, is_seated = self._pods[key], key == seated
-            booked = excess(pod.request, request) if is_seated else pod.request
+            booked = pod.beyond(request) if is_seated else pod.request
             if pod.is_counted and (pod.booked, pod.is_seated) == (booked, is_seated):
                 continue
             before = replace(pod) if pod.is_counted else None
