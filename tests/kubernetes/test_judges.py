@@ -55,7 +55,7 @@ from fairlead.api.resources import (
     Resource,
 )
 from fairlead.decide.jobs.members import missing_pods
-from fairlead.decide.jobs.own_claims import own_claims
+from fairlead.decide.jobs.owned import own_claims
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding

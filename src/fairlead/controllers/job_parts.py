@@ -28,7 +28,7 @@ from fairlead.decide.jobs.actions import (
     SharedPart,
 )
 from fairlead.decide.jobs.mpi import KEY_BYTES, key_secret, needs_key
-from fairlead.decide.jobs.own_claims import own_claims
+from fairlead.decide.jobs.owned import own_claims
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import Refusal
 from fairlead.decide.verdict import ObjectKey

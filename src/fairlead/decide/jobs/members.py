@@ -43,8 +43,7 @@ from fairlead.api.pods.served_resources import ResourceNames, served_asks
 from fairlead.decide.attempts.seats import Seat, member_name, seats
 from fairlead.decide.jobs.checkpoints import CheckpointPlace, checkpoint_volume
 from fairlead.decide.jobs.mpi import key_volume, needs_key
-from fairlead.decide.jobs.own_claims import own_volumes
-from fairlead.decide.jobs.owned import owned_labels, owned_metadata, owner_reference
+from fairlead.decide.jobs.owned import own_volumes, owned_labels, owned_metadata, owner_reference
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.preflight import gate_container
