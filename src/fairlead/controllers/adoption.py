@@ -42,7 +42,7 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.history import History
-from fairlead.runtime.keyed_controller import KeyedDecider, part_key
+from fairlead.runtime.keyed_controller import KeyedController, KeyedDecider, part_key
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
@@ -56,7 +56,7 @@ _READ_SECONDS_MAX = 5.0
 _LATER = StatusDetails(retry_after_seconds=5)
 
 
-class AdoptionController:
+class AdoptionController(KeyedController[Action]):
     """One per process and leader. After a crash, create a new one: its state is in the objects."""
 
     name = "adoption"
@@ -89,7 +89,7 @@ class AdoptionController:
             self._objects, history=history, numbers=numbers or Numbers(client), events=events,
             set_aside=self._set_aside, clock=clock,
         )  # fmt: skip
-        self._decider: KeyedDecider[Action] = KeyedDecider(
+        self._decider = KeyedDecider[Action](
             world.mirrors.jobs, self._decide_one, set_aside=self._set_aside
         )
         self._index = GroupIndex(
@@ -109,18 +109,6 @@ class AdoptionController:
     def close(self) -> None:
         """Take the handlers off the mirrors, if those live longer than the controller."""
         self._index.close()
-
-    def decide(self, now: float) -> Decision[Action]:
-        """Look at the groups that changed or are due."""
-        return self._decider.decide(now)
-
-    def due_at(self) -> float | None:
-        """Return when there is something to decide."""
-        return self._decider.due_at()
-
-    def changed(self, key: ObjectKey) -> None:
-        """Look at the group again that a key of `key_of` belongs to."""
-        self._decider.requeue(key)
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
         view = self._index.view(key, now, counts_written_at=self._jobs.written_at)

@@ -47,7 +47,7 @@ from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
-from fairlead.runtime.keyed_controller import KeyedDecider, part_key
+from fairlead.runtime.keyed_controller import KeyedController, KeyedDecider, part_key
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import NameTaken, ObjectWriter
@@ -85,7 +85,7 @@ def _cancelled(memory: _Memory, array: JobArray, indices: Indices) -> int:
     return memory.cancelled[1]
 
 
-class ArraysController:
+class ArraysController(KeyedController[Action]):
     """One per process and leader. After a crash, create a new one: its state is in the objects."""
 
     name = "arrays"
@@ -115,7 +115,7 @@ class ArraysController:
         self._set_aside = set_aside_of(reader)
         self._sets = ArraySets()
         self._memory: dict[str, _Memory] = {}
-        self._decider: KeyedDecider[Action] = KeyedDecider(
+        self._decider = KeyedDecider[Action](
             self._arrays, self._decide_one, set_aside=self._set_aside
         )
         self._index = ArrayIndex(
@@ -136,14 +136,6 @@ class ArraysController:
         self._renderer.forget(array.metadata.uid)
         self._memory.pop(array.metadata.uid, None)
         self._numbers.forget(array.metadata.uid)
-
-    def due_at(self) -> float | None:
-        """Return when there is something to decide."""
-        return self._decider.due_at()
-
-    def decide(self, now: float) -> Decision[Action]:
-        """Look at the arrays that changed or are due."""
-        return self._decider.decide(now)
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
         array = self._arrays.get(*key)
@@ -267,10 +259,6 @@ class ArraysController:
         self._events.record(
             JOB_ARRAYS, array.metadata, kind, reason=reason.value, message=condition.message
         )
-
-    def changed(self, key: ObjectKey) -> None:
-        """Look at the array again that a key of `key_of` belongs to."""
-        self._decider.requeue(key)
 
     def failed(self, action: Action, error: ApiError) -> None:
         """Note that the API server takes no job of the array now: it is asked again later."""

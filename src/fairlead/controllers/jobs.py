@@ -51,7 +51,7 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventSink
 from fairlead.runtime.history import History
-from fairlead.runtime.keyed_controller import KeyedDecider, part_key
+from fairlead.runtime.keyed_controller import KeyedController, KeyedDecider, part_key
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
@@ -59,7 +59,7 @@ from fairlead.runtime.reader import MirrorReader, set_aside_of
 from fairlead.runtime.set_aside import AsideEntry, AsideStage
 
 
-class JobsController:
+class JobsController(KeyedController[Action]):
     """One per process and leader. After a crash, create a new one: its state is in the objects."""
 
     name = "jobs"
@@ -107,7 +107,7 @@ class JobsController:
         self._parts = PartWriter(
             self._objects, self._renderer, self._refusals, policy=policy, clock=clock, keys=keys
         )
-        self._decider: KeyedDecider[Action] = KeyedDecider(
+        self._decider = KeyedDecider[Action](
             world.mirrors.jobs,
             self._decide_one,
             set_aside=self._set_aside,
@@ -139,18 +139,6 @@ class JobsController:
     def _forget(self, uid: str) -> None:
         for each in (self._jobs, self._renderer, self._refusals, self._probes, self._parts):
             each.forget(uid)
-
-    def decide(self, now: float) -> Decision[Action]:
-        """Look at the jobs that changed or are due."""
-        return self._decider.decide(now)
-
-    def due_at(self) -> float | None:
-        """Return when there is something to decide."""
-        return self._decider.due_at()
-
-    def changed(self, key: ObjectKey) -> None:
-        """Look at the job again that a key of `key_of` belongs to."""
-        self._decider.requeue(key)
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
         job = self._cluster.jobs.get(*key)

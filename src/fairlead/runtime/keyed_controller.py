@@ -128,6 +128,24 @@ class KeyedDecider(Generic[A]):
         return decision
 
 
+class KeyedController(Generic[A]):
+    """What a controller has that decides by nothing but its decider (`loop.Controller`)."""
+
+    _decider: KeyedDecider[A]
+
+    def decide(self, now: float) -> Decision[A]:
+        """Decide on the objects that changed or are due."""
+        return self._decider.decide(now)
+
+    def due_at(self) -> float | None:
+        """Return when there is something to decide."""
+        return self._decider.due_at()
+
+    def changed(self, key: ObjectKey) -> None:
+        """Look again at the object that a key of an action belongs to."""
+        self._decider.requeue(key)
+
+
 def part_key(key: ObjectKey, part: str) -> ObjectKey:
     """Return the key of actions on one part of an object; its actions run in order."""
     namespace, name = key
