@@ -40,6 +40,8 @@ from fairlead.member.passed_signals import passed_signals
 #: What mpirun needs is not there, or this is no Fairlead job (a shell's "command not found").
 EXIT_NOT_FOUND = 127
 PR_SET_CHILD_SUBREAPER = 36
+#: A thread that exits (include/linux/sched.h), in field 9 of proc_pid_stat(5).
+_PF_EXITING = 0x4
 ENV_KEY = "FAIRLEAD_MPI_KEY_FILE"
 _NO_KEY = (
     f"this gang has no key ({ENV_KEY} is not set): Fairlead makes one for jobs whose "
@@ -118,6 +120,8 @@ async def run_rank(
         with suppress(TimeoutError):
             async with asyncio.timeout(END_SECONDS_MAX):
                 await any_of(ended)
+    elif is_exiting(child.pid):  # by itself, and perhaps the others were lost by that
+        await any_of(ended)
     if not ended.done():
         kill_descendants()
         code = served.aborted.result() if served.aborted.done() else 0
@@ -181,6 +185,20 @@ def end_of(child: subprocess.Popen[bytes]) -> asyncio.Future[None]:
 
     loop.add_reader(descriptor, note)
     return ended
+
+
+def is_exiting(pid: int) -> bool:
+    """True for a child that is about to end, or has ended and is not reaped.
+
+    A process releases its memory and its connections first, which takes long where it has much
+    memory: MPI libraries of other ranks abort meanwhile (UCX: `process_vm_readv ... No such
+    process`). One of which only some threads exit goes on.
+    """
+    for stat in Path(f"/proc/{pid}/task").glob("*/stat"):
+        with suppress(OSError):  # that thread is gone
+            if not int(stat.read_bytes().rpartition(b")")[2].split()[6]) & _PF_EXITING:
+                return False
+    return True
 
 
 async def _run(gang: Gang, command: list[str], *, is_pmix: bool) -> int:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from tests.patience import PATIENCE_SECONDS
 from tests.ports import free_port
 
 from fairlead.member import mpirun
+from fairlead.member.gang_link import Gang, spawning
+from fairlead.member.gang_peers import Alone
 
 
 def variables(rank: int, size: int, port: int, **more: str) -> dict[str, str]:
@@ -155,6 +159,63 @@ def test_a_member_ends_as_its_rank_and_the_others_are_stopped(
     for lost in (0, 1):
         found = codes(tmp_path, 3, f"[ $RANK = {lost} ] && {script}; exec sleep 90")
         assert found == [code if rank == lost else stopped for rank in range(3)]
+
+
+class DyingRank:
+    """Serves a rank; once that has closed what it had open, this member has heard nothing yet."""
+
+    has_begun = has_finished = False
+
+    def __init__(self) -> None:
+        self.variables: dict[str, str] = {}
+        self._ours, theirs = os.pipe()
+        self.descriptors: tuple[int, ...] = (theirs,)
+        self.aborted: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    async def serve(self) -> None:
+        os.close(self.descriptors[0])
+        assert os.read(self._ours, 1) == b""
+
+    def close(self) -> None:
+        os.close(self._ours)
+
+
+async def test_a_killed_rank_is_not_taken_for_a_stopped_one_when_others_notice_its_end_first() -> (
+    None
+):
+    peers, gang_of_one = Alone(), Gang(0, 1, "127.0.0.1", 1, "scope", b"")
+    peers.lost.set_result(None)
+    async with spawning() as spawn:
+        with closing(DyingRank()) as served:
+            command = ["sh", "-c", "kill -9 $$"]
+            end = await mpirun.run_rank(gang_of_one, command, peers, spawn, served=served)
+    assert end == mpirun.RankEnd(-signal.SIGKILL)
+
+
+#: Its first thread exits, and the other one when its input ends.
+OUTLIVED = """
+import ctypes, os, threading
+threading.Thread(target=lambda: (print(flush=True), os.read(0, 1), os._exit(3))).start()
+exit_thread = {"x86_64": 60, "aarch64": 93}[os.uname().machine]
+ctypes.CDLL(None).syscall(exit_thread, 0)
+"""
+
+
+def test_a_process_is_exiting_once_all_of_its_threads_are() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", OUTLIVED], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdout.readline()
+    first = Path(f"/proc/{process.pid}/stat")
+    while first.read_text().rpartition(")")[2].split()[0] != "Z":
+        os.sched_yield()
+    assert not mpirun.is_exiting(process.pid)
+    process.stdin.close()
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert mpirun.is_exiting(process.pid)
+    assert process.wait() == 3
 
 
 def test_the_first_member_succeeds_only_with_all_others(tmp_path: Path) -> None:
