@@ -170,8 +170,9 @@ class Allocation(TerminalJob):
 
     @property
     def program(self) -> Program:
-        """A batch script in the first member."""
-        return Program((self._token,), Script(self._name, f"#!/bin/sh\n{_holder(_STEPS)}"))
+        """A batch script in the first member; its last word says what the job is (`code_of`)."""
+        holder = Script(self._name, f"#!/bin/sh\n{_holder(_STEPS)}")
+        return Program((self._token, _NAME), holder)
 
     @property
     def beside(self) -> tuple[str, ...]:

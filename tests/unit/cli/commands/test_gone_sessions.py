@@ -9,8 +9,10 @@ from tests.unit.cli.fake_api import FakeApi
 from fairlead.api import names
 from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.meta import Condition
+from fairlead.cli.job_request.jobspec import Origin, build_job
+from fairlead.cli.job_request.request import JobRequest
 from fairlead.cli.sessions.foreground import WITH_CONTAINER, HeldEnd
-from fairlead.cli.sessions.terminal_job import TerminalJob, code_of
+from fairlead.cli.sessions.terminal_job import Allocation, TerminalJob, code_of
 from fairlead.testing.builders import make_job
 
 GONE = HeldEnd(WITH_CONTAINER, is_gone=True)
@@ -32,17 +34,25 @@ def failed(job: Job, code: int) -> Job:
     return replace(job, status=status)
 
 
-HELD = running(TerminalJob(("sh",)).program.arguments)
+def submitted(held: TerminalJob) -> Job:
+    """Return the job of a session, which runs."""
+    job = build_job("one", JobRequest(), held.program, Origin("/", "ann", {}))
+    return running(job.spec.roles[0].template.spec.containers[0].command)
+
+
+HELD = submitted(TerminalJob(("sh",)))
+ALLOCATION = submitted(Allocation(("sh",), "interactive"))
 
 
 @pytest.mark.parametrize(
     ("job", "end", "code"),
     [
         (HELD, GONE, 5),
+        (ALLOCATION, GONE, 5),
         (HELD, HeldEnd(7), 7),  # it gave its own
         (running(("sleep", "9")), GONE, WITH_CONTAINER),  # the job is not there for the session
     ],
-    ids=["held", "told", "of-another-job"],
+    ids=["held", "allocation", "told", "of-another-job"],
 )
 def test_a_job_that_was_there_for_a_session_has_its_code(job: Job, end: HeldEnd, code: int) -> None:
     assert code_of(FakeApi(failed(job, 5)), job, end) == code
