@@ -222,9 +222,17 @@ class History:
         self.low = self.put(self.low, preemption=request)
 
     def end(self) -> None:
-        ended = replace(self.low.status.attempts[0], reason="Preempted")
-        self.low = self.put(self.low, attempts=(ended,))
+        *before, last = self.low.status.attempts
+        ended = replace(last, reason="Preempted")
+        self.low = self.put(self.low, attempts=(*before, ended))
         self.low = self.put(self.low, placement=None, preemption=None)
+
+    def come_back(self) -> None:
+        attempts = self.low.status.attempts
+        number = len(attempts) + 1
+        placed = make_placement(["n1", "n2"], attempt=number)
+        attempts = (*attempts, Attempt(number))
+        self.low = self.put(self.low, attempt=number, attempts=attempts, placement=placed)
 
 
 def sound(history: History) -> None:
@@ -265,6 +273,15 @@ def a_job_is_preempted_for_none(history: History) -> None:
     history.end()
 
 
+def a_victim_that_came_back_gives_way_for_the_same_place(history: History) -> None:
+    history.nominate()
+    history.request()
+    history.end()
+    history.come_back()
+    history.request()
+    history.end()
+
+
 def the_beneficiary_is_never_placed(history: History) -> None:
     history.nominate()
     history.request()
@@ -281,6 +298,7 @@ def the_beneficiary_is_never_placed(history: History) -> None:
         a_victim_is_on_other_nodes,
         a_kept_place_is_given_up,
         a_job_is_preempted_for_none,
+        a_victim_that_came_back_gives_way_for_the_same_place,
         the_beneficiary_is_never_placed,
     ],
     ids=lambda planted: planted.__name__,
@@ -294,6 +312,21 @@ def test_a_sound_preemption_is_not_reported() -> None:
     history = History()
     sound(history)
     assert history.checker.preemptions == 1
+
+
+def test_an_end_that_is_written_after_the_place_was_given_up_is_of_that_place() -> None:
+    history = History()
+    history.nominate()
+    history.request()
+    history.checker.node(None, "n2", history.now)
+    history.high = history.put(history.high, nomination=None)
+    history.end()
+    history.checker.node(make_node("n2"), "n2", history.now)
+    history.come_back()
+    history.nominate()
+    history.request()
+    history.end()
+    assert history.checker.preemptions == 2
 
 
 def of_class(job: Job, class_name: str) -> Job:

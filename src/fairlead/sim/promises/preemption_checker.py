@@ -82,13 +82,15 @@ class _JobModel:
     #: Until when each victim was named, by uid; infinity: it still is.
     named: dict[str, float] = field(default_factory=dict[str, float])
     gives_way_to: str = ""
+    #: `turns` of that job when this one was asked: the place that it gives way for.
+    gives_way_for: int = 0
     #: It gives way for a place that is kept for it.
     is_moved: bool = False
     #: Since when a job that others gave way to has not been placed.
     owed_since: float | None = None
     preempted_attempts: int = 0
     team: str = ""
-    #: The job that preempted it last, as (uid, its `turns` then), and when.
+    #: The job that preempted it last, as (uid, its `turns` when this one was asked), and when.
     served: tuple[str, int] = ("", 0)
     served_at: float = 0.0
     #: How often it was placed, lost its nodes, or lost the place that was kept for it.
@@ -342,6 +344,7 @@ class PreemptionChecker(Observer):
         if now > named_until + STALE_SECONDS:
             raise PromiseBroken(f"5: {key} gives way to a job that does not name it")
         is_named = named_until == float("inf")  # else the request comes late, for an earlier place
+        model.gives_way_for = other.turns if is_named else other.turns - 1
         if is_named and other.nominated and not other.nominated & model.nodes:
             raise PromiseBroken(f"5: {key} gives way to a job that needs none of its nodes")
 
@@ -379,13 +382,13 @@ class PreemptionChecker(Observer):
         for name, other in self._jobs.items():
             if other.uid != model.gives_way_to:
                 continue
-            if model.served == (other.uid, other.turns):
+            if model.served == (other.uid, model.gives_way_for):
                 raise PromiseBroken(
                     f"5: {key} was preempted twice for one place of the same job, {name}, the "
                     f"first time {now - model.served_at:.0f} s before; kept since "
                     f"{now - other.nominated_at:.0f} s on {sorted(other.nominated)}"
                 )
-            model.served, model.served_at = (other.uid, other.turns), now
+            model.served, model.served_at = (other.uid, model.gives_way_for), now
             if not other.nodes and other.owed_since is None:
                 other.owed_since = now
 
