@@ -43,10 +43,12 @@ from fairlead.decide.reasons import Reason
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.cluster import ClusterState
 from fairlead.model.health.windows import GRACE_SECONDS_DEFAULT
+from fairlead.model.pools.grouping import alone
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
     make_job,
+    make_member_pod,
     make_node,
     make_nodes,
     make_placement,
@@ -634,6 +636,33 @@ def test_a_pod_that_should_have_gone_long_ago_makes_no_room(seconds: float, kept
     metadata = replace(pod.metadata, deletion_timestamp=format_time(EPOCH - seconds))
     world.state.cluster.pod_changed(replace(pod, metadata=metadata))
     world.settle()
+    assert world.nominated("high") == kept
+
+
+@pytest.mark.parametrize(("seconds", "kept"), [(0, {"n0"}), (89, {"n0"}), (90, set[str]())])
+@pytest.mark.parametrize("is_adopted", [False, True], ids=["own", "adopted"])
+def test_a_pod_is_late_by_the_clock_that_its_attempt_ended_by(
+    seconds: float, kept: set[str], is_adopted: bool
+) -> None:
+    """The clock of the API server is two minutes behind the planner's."""
+    name = alone(make_pod("web")).group.key[1] if is_adopted else "low"
+    adopts = {"adopts": Adopts(kind="Pod", name="web")} if is_adopted else {}
+    low = running(name, ["n0"], spec=adopts)
+    labels = make_member_pod(low).metadata.labels
+    pod = make_pod("web", node="n0", gpus=8, labels=labels, owner=None if is_adopted else low)
+    leaving = replace(
+        pod.metadata, deletion_grace_period_seconds=30,
+        deletion_timestamp=format_time(EPOCH - 120.0 + 30.0),
+    )  # fmt: skip
+    policy = PlacementPolicy(preempts_adopted=True)
+    world = cluster(1, low, make_job("high", priority=1), policy=policy)
+    world.state.cluster.pod_changed(pod)
+    world.settle()
+    world.state.cluster.pod_changed(replace(pod, metadata=leaving))
+    world.leave(name)
+    world.now += seconds
+    world.settle()
+    assert world.asked == [name]
     assert world.nominated("high") == kept
 
 

@@ -66,7 +66,7 @@ from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.gang.phase import Phase, is_failing, phase_of
-from fairlead.model.holdings.claims import adopted_owner
+from fairlead.model.holdings.claims import owners_of
 from fairlead.model.holdings.completion import ends_at
 from fairlead.model.inventory.device_offers import UNLIMITED, is_row
 
@@ -369,7 +369,7 @@ def _overdue_of(state: ClusterState, job: Job, now: float) -> Iterator[OverduePo
     A finalizer of another tool keeps a pod, and so does a kubelet that no longer confirms ends.
     """
     key, uid = job.metadata.key, job.metadata.uid
-    own = (adopted_owner(key, uid), (key[0], uid, False))
+    own = owners_of(key, uid)
     for pod, node, since, owner in islice(state.ledger.overdue(now), _OVERDUE_MAX):
         if owner in own:
             yield OverduePod(pod, node, since)

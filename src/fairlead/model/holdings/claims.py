@@ -116,6 +116,11 @@ def adopted_owner(key: JobKey, uid: str) -> Owner:
     return (key[0], f"{key[1]}/{uid}", True)
 
 
+def owners_of(key: JobKey, uid: str) -> tuple[Owner, Owner]:
+    """Return what pods of a job may be of: the job itself, and the group that it stands for."""
+    return (key[0], uid, False), adopted_owner(key, uid)
+
+
 def owner_of_pod(pod: Pod) -> Owner | None:
     """Return the job that a pod is of; None for a pod that has to do with none.
 
@@ -152,8 +157,10 @@ class PodUse:
     is_counted: bool = field(compare=False, default=False)
     #: The team that it names, "" for none. None: a pod of a DaemonSet, which no team has chosen.
     team: str | None = ""
-    #: When a pod that is being deleted is to be gone; None: it stays.
+    #: When a pod that is being deleted is to be gone, by the clock of the API server, and how much
+    #: later that is than its deletion; None: it stays.
     leaves_at: float | None = None
+    grace_seconds: int = 0
     labels: Mapping[str, str] = field(compare=False, default_factory=dict[str, str])
 
     @classmethod

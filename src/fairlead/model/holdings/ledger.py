@@ -194,8 +194,8 @@ class Ledger:
         if before is not None:
             self._book_claim(before, -1)
 
-    def leaving_uses(self, since: float) -> Iterator[Use]:
-        """Yield what pods use beyond claims that are to be gone, but not by `since` already.
+    def leaving_uses(self, is_late: Callable[[PodUse], bool]) -> Iterator[Use]:
+        """Yield what pods use beyond claims that are to be gone, but for those that are late.
 
         Those are pods that are being deleted, and pods of jobs that have given their places back.
         """
@@ -205,8 +205,7 @@ class Ledger:
                 keys.update(pods)
         for key in keys:
             use = self._pods[key]
-            is_late = use.leaves_at is not None and use.leaves_at <= since
-            if use.node and use.booked and not is_late:
+            if use.node and use.booked and not is_late(use):
                 slot = self._table.occupy(use.node)
                 yield Use(np.array([slot]), np.ones(1, dtype=np.int64), use.booked)
 
@@ -462,6 +461,7 @@ class Ledger:
             member=None if number is None else (labels.get(names.ROLE, ""), number),
             attempt=labels.get(names.ATTEMPT, ""),
             leaves_at=parse_time(meta.deletion_timestamp) if meta.deletion_timestamp else None,
+            grace_seconds=meta.deletion_grace_period_seconds or 0,
             labels=labels,
         )
 

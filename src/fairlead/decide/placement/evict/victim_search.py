@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from fairlead.api.names import JOB_NAME
+from fairlead.api.values.times import parse_time
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.evict.moves import Mover, Moves, MoveSearch
 from fairlead.decide.placement.evict.victims import Candidate, Victims, find_victims
@@ -27,7 +29,7 @@ from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.gang.phase import Phase, phase_of
-from fairlead.model.holdings.claims import Claim
+from fairlead.model.holdings.claims import Claim, PodUse, owners_of
 from fairlead.model.inventory.nodes import Bools, NodeTable, Use, counted
 
 #: A pod that should have gone so long ago may never go: its room does not count as leaving.
@@ -254,7 +256,24 @@ class VictimSearch:
         for key in {**context.state.sets.leaving, **self.victims}:
             if key not in but and context.capacity.holds(key):
                 yield from ledger.uses_of(key)
-        yield from ledger.leaving_uses(context.now - _LATE_SECONDS_MAX)
+        yield from ledger.leaving_uses(self._is_late)
+
+    def _is_late(self, pod: PodUse) -> bool:
+        """True for a pod that should have gone so long ago that it may never go.
+
+        When it should go is an instant of the API server, whose clock may be behind: then each pod
+        would be late as soon as it is deleted. When its attempt has ended is one of our own.
+        """
+        since = self.context.now - _LATE_SECONDS_MAX
+        if pod.leaves_at is None or pod.leaves_at > since:
+            return False
+        key = (pod.key[0], pod.labels.get(JOB_NAME, ""))
+        entry = self.context.state.jobs.get(key)
+        if entry is None or pod.owner not in owners_of(key, entry.job.metadata.uid):
+            return True
+        records = [a for a in entry.job.status.attempts if str(a.number) == pod.attempt]
+        ended_at = records[-1].finished_at if records else None
+        return ended_at is None or parse_time(ended_at) + pod.grace_seconds <= since
 
     @property
     def _is_leaving_any(self) -> bool:
