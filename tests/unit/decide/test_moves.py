@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace as with_
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -14,9 +15,17 @@ from fairlead.api.names import ADMITTED, DEFRAGMENT
 from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PreemptJob, WithdrawPreemption
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.evict.victims import Victims, find_victims
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
-from fairlead.testing.builders import EPOCH, make_job, make_node, make_nodes
+from fairlead.testing.builders import (
+    EPOCH,
+    make_job,
+    make_member_pod,
+    make_node,
+    make_nodes,
+    make_pod,
+)
 
 POLICY = PlacementPolicy(
     starvation_seconds=0.0, defragments=True, defragments_on_request=True, move_min_run_seconds=60.0
@@ -112,6 +121,37 @@ def test_gangs_that_have_no_other_place_stay():
     world = cluster(*jobs, make_job("wide", count=1, gpus=8))
     world.settle()
     assert world.asked == []
+
+
+def test_no_gangs_are_sought_for_a_block_that_is_larger_than_all_that_is_free(monkeypatch):
+    """What moves is put back, so each search would find gangs that have no other place."""
+    sought: list[int] = []
+
+    def find(*given: Any) -> Victims | None:
+        sought.append(1)
+        return find_victims(*given)
+
+    monkeypatch.setattr("fairlead.decide.placement.evict.moves.find_victims", find)
+    full = [running(f"r{i}", [node], gpus=6) for i, node in enumerate(NODES)]
+    cluster(*full, make_job("wide", count=1, gpus=8)).settle()
+    assert not sought
+    cluster(*scattered()).settle()
+    assert sought, "where enough is free"
+
+
+@pytest.mark.parametrize(("more", "asked"), [(4, ["r0"]), (0, [])])
+def test_what_a_gang_uses_and_does_not_ask_for_again_is_room_for_the_block(more, asked):
+    """A pod that was resized uses 4 GPUs more than its place; or a pod of another tool does."""
+    low, high = running("r0", [NODES[0]], gpus=4), running("r1", [NODES[1]], gpus=4, priority=9)
+    other = running("r2", [NODES[2]], gpus=8, priority=9)
+    world = cluster(low, high, other, make_job("wide", count=1, gpus=8))
+    pod, resized = make_member_pod(low), make_pod("resized", gpus=4 + more)
+    pod = replace(pod, spec=replace(pod.spec, containers=resized.spec.containers))
+    world.state.cluster.pod_changed(pod)
+    if not more:
+        world.state.cluster.pod_changed(make_pod("beside", node=NODES[0], gpus=4))
+    world.settle()
+    assert world.asked == asked
 
 
 def test_no_more_gangs_move_than_the_budget_says_and_for_one_job_at_a_time():

@@ -24,7 +24,7 @@ from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.search import Plan, plan_gang
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, JobKey
-from fairlead.model.inventory.nodes import Bools, Use
+from fairlead.model.inventory.nodes import Bools, Ints, Use
 
 #: Searches with one more gang that stays, and the nodes that all of them may look at.
 _SEARCHES_MIN, _SEARCHES_MAX, _WORK_MAX = 4, 64, 100_000
@@ -100,6 +100,8 @@ class MoveSearch:
 
     def find(self, moves_max: int) -> Moves | None:
         """Return the cheapest moves that are found, at most so many; None when there are none."""
+        if not self._has_enough():
+            return None
         work = len(self._movers) + self._room.free.shape[1]
         waiting, seen = deque([frozenset[JobKey]()]), dict[frozenset[JobKey], None]()
         best: Moves | None = None
@@ -119,6 +121,27 @@ class MoveSearch:
                     seen[more] = None
                     waiting.append(more)
         return best
+
+    def _has_enough(self) -> bool:
+        """False where less is free on all nodes together than the gang asks for.
+
+        What moves is put back, so no moves add to that, but for what a mover holds and does not
+        ask for again.
+        """
+        lacks = self._asked(self._gang) - np.maximum(self._room.free, 0).sum(axis=1)
+        vector = self._state.table.vector
+        for mover in self._movers.values() if (lacks > 0).any() else ():
+            held = sum(counts.sum() * vector(asked) for _, counts, asked in mover.uses)
+            lacks -= np.maximum(held - self._asked(mover.gang), 0)
+        return not (lacks > 0).any()
+
+    def _asked(self, gang: GangRequest) -> Ints:
+        """Return int64[D]: what all members of a gang ask for."""
+        vector = self._state.table.vector
+        asked = np.zeros(len(self._room.free), dtype=np.int64)
+        for role in gang.roles:
+            asked += role.count * vector(role.member.request)
+        return asked
 
     def _settled(self, victims: Victims) -> tuple[Moves | None, list[JobKey]]:
         """Place every gang that leaves the block; None, and the gangs of which one has to stay, the
