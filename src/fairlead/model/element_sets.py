@@ -100,9 +100,12 @@ def set_of(positions: Collection[int]) -> int:
 def lowest(elements: int, count: int) -> list[int]:
     """Return the first positions of a set in ascending order, at most `count` of them."""
     found: list[int] = []
-    octets = elements.to_bytes((elements.bit_length() + 7) // 8, "little")
+    if not elements:
+        return found
+    begin = ((elements & -elements).bit_length() - 1) >> 3
+    octets = (elements >> 8 * begin).to_bytes((elements.bit_length() + 7) // 8 - begin, "little")
     for match in _SOME.finditer(octets):
-        first, octet = match.start() * 8, octets[match.start()]
+        first, octet = (begin + match.start()) * 8, octets[match.start()]
         found += [first + bit for bit in range(8) if octet >> bit & 1]
         if len(found) >= count:
             break

@@ -16,7 +16,7 @@ from fairlead.api.jobs.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.jobs.run_facts import RunSource
 from fairlead.api.meta import Condition, ObjectMeta
 from fairlead.api.validation.validate_array import validate_array, validate_array_update
-from fairlead.api.values.indices import parse_indices
+from fairlead.api.values.indices import Indices, parse_indices
 from fairlead.api.values.times import format_time
 from fairlead.decide.arrays import (
     Action,
@@ -32,9 +32,10 @@ from fairlead.decide.arrays import (
     decide_array,
     element_annotations,
     element_environment,
+    lifecycle,
 )
 from fairlead.decide.verdict import Decision
-from fairlead.model.element_sets import decode_set, set_of
+from fairlead.model.element_sets import decode_set, encode_set, set_of
 from fairlead.testing.builders import EPOCH, make_job, make_placement
 
 POLICY = ArraysPolicy(window_max=4, ended_max=6, write_seconds=1.0)
@@ -99,6 +100,25 @@ def test_status_writes_keep_their_distance_but_the_last_one_does_not_wait() -> N
     assert (kinds(soon), soon.wake_at) == ([], EPOCH + 0.75)
     over = decide_array(view(going, {0: jobs[0], 1: element(1, "Succeeded")}, written_at=EPOCH))
     assert written(over).state == "Succeeded"
+
+
+def test_the_texts_of_sets_are_made_only_where_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They grow with the array, and a decision is made far more often than a write."""
+    made = list[int]()
+
+    def encode(elements: int, indices: Indices) -> str:
+        made.append(elements)
+        return encode_set(elements, indices)
+
+    monkeypatch.setattr(lifecycle, "encode_set", encode)
+    going = array(status=JobArrayStatus(state="Running", finished="0-2", failed="1"))
+    jobs = {3: element(3, "Succeeded"), 4: element(4, "Running")}
+    soon = decide_array(view(going, jobs, written_at=EPOCH - 0.25))
+    assert (soon.wake_at, made) == (EPOCH + 0.75, [])
+    status = written(decide_array(view(going, jobs, written_at=EPOCH - 1.0)))
+    assert (status.finished, status.failed, made) == ("0-3", "1", [0b1111])
 
 
 def test_no_more_wait_than_the_window_and_no_more_ended_than_are_recorded_soon() -> None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
+from fairlead.api.meta import is_true
 
 
 class ElementJobs:
@@ -23,8 +24,11 @@ class ElementJobs:
         self.ended: set[int] = set()
         self.waiting: set[int] = set()
         self.running: set[int] = set()
-        #: Those, ended or not, that were held with their array.
+        #: Those of the ended that did not succeed.
+        self.unsuccessful: set[int] = set()
+        #: Those, ended or not, that were held with their array; that are being deleted.
         self.held: set[int] = set()
+        self.leaving: set[int] = set()
         #: The set of all, as in `model/element_sets.py`.
         self.all = 0
         for position, job in jobs.items():
@@ -47,12 +51,16 @@ class ElementJobs:
         self._jobs[position] = job
         if job.is_finished:
             self.ended.add(position)
+            if not is_true(job.status.conditions, names.SUCCEEDED):
+                self.unsuccessful.add(position)
         elif job.status.placement is None:
             self.waiting.add(position)
         else:
             self.running.add(position)
         if names.HELD_BY_ARRAY in job.metadata.annotations:
             self.held.add(position)
+        if job.metadata.deletion_timestamp is not None:
+            self.leaving.add(position)
 
     def remove(self, position: int) -> None:
         """Take out the job of an element, if there is one."""
@@ -61,5 +69,7 @@ class ElementJobs:
             self._unsort(position)
 
     def _unsort(self, position: int) -> None:
-        for each in (self.ended, self.waiting, self.running, self.held):
+        for each in (
+            self.ended, self.unsuccessful, self.waiting, self.running, self.held, self.leaving
+        ):  # fmt: skip
             each.discard(position)

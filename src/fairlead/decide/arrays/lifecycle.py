@@ -50,17 +50,39 @@ class _Elements:
     #: Those that the rule for early stops stops, and that have not ended otherwise.
     stopped: int
     #: Positions of jobs that have ended and that the status does not record.
-    ended: tuple[int, ...]
+    ended: set[int]
     #: Positions of jobs that have not ended: without nodes, in ascending order, and with nodes.
-    waiting: tuple[int, ...]
+    waiting: list[int]
     running: set[int]
     #: Positions of jobs of elements that the status records, in ascending order.
-    recorded: tuple[int, ...]
+    recorded: list[int]
 
     @property
     def unfinished(self) -> list[int]:
         """Positions of jobs that have not ended, in ascending order."""
         return sorted((*self.waiting, *self.running))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sets:
+    """The sets of a status. Their texts grow with the array, and are made only to be written."""
+
+    finished: int
+    failed: int
+    stopped: int
+
+    def put(self, view: ArrayView, status: JobArrayStatus) -> JobArrayStatus:
+        """Return a status with the texts of these sets; those that have not changed are kept."""
+        texts = {
+            name: encode_set(now, view.indices)
+            for name, now, before in (
+                ("finished", self.finished, view.finished),
+                ("failed", self.failed, view.failed),
+                ("stopped", self.stopped, view.stopped),
+            )
+            if now != before
+        }
+        return replace(status, **texts)
 
 
 def decide_array(view: ArrayView) -> Decision[Action]:
@@ -77,11 +99,13 @@ def decide_array(view: ArrayView) -> Decision[Action]:
         status = _ended(view, now, status)
     actions: list[Action] = []
     wake_at: float | None = None
-    if status != array.status or not array.status.number:
+    sets = _Sets(now.finished, now.failed, now.stopped | _stopped_now(view, now))
+    is_same = status == array.status and sets == _Sets(view.finished, view.failed, view.stopped)
+    if not is_same or not array.status.number:
         due_at = view.written_at + view.policy.write_seconds
         is_first = not (array.status.state and array.status.number)
         if is_over or view.now >= due_at or is_first:
-            actions.append(WriteArrayStatus(array, status))
+            actions.append(WriteArrayStatus(array, sets.put(view, status)))
         else:
             wake_at = due_at
     actions += _deletions(view, now.recorded)
@@ -103,34 +127,28 @@ def decide_array(view: ArrayView) -> Decision[Action]:
 
 
 def _observe(view: ArrayView) -> _Elements:
-    jobs, is_stopped = view.elements, Members(view.stopped)
+    jobs, stopped = view.elements, view.stopped
     there = jobs.all & view.finished
     recorded = lowest(there, there.bit_count())
-    ran_on = list[int]()
-    ended, failed = sorted(jobs.ended.difference(recorded)), list[int]()
-    for position in ended:
-        job = jobs[position]
-        has_succeeded = is_true(job.status.conditions, names.SUCCEEDED)
-        if position in is_stopped:
-            if not (has_succeeded or _is_cancelled(job)):
-                failed.append(position)
-            elif not has_succeeded:
-                continue
-            ran_on.append(position)  # its end came before it was stopped
-        elif not has_succeeded:
-            failed.append(position)
+    ended = jobs.ended.difference(recorded)
+    failed = jobs.unsuccessful.difference(recorded)
+    if stopped:  # an end that came before the element was stopped counts as it is
+        is_stopped = Members(stopped)
+        failed -= {p for p in failed if p in is_stopped and _is_cancelled(jobs[p])}
+        ran_on = failed | (ended - jobs.unsuccessful)
+        stopped &= ~set_of([p for p in ran_on if p in is_stopped])
     # Those that are to be stopped and never became jobs have ended without one.
     gone = ~view.finished & ~jobs.all if view.cancelled or view.stopped else 0
     never = view.cancelled & gone & ~view.stopped
     return _Elements(
         view.finished | set_of(ended) | never | (view.stopped & gone),
         view.failed | set_of(failed) | never,
-        view.stopped & ~set_of(ran_on),
-        tuple(ended),
-        tuple(sorted(jobs.waiting.difference(recorded))),
+        stopped,
+        ended,
+        sorted(jobs.waiting.difference(recorded)),
         jobs.running.difference(recorded),
-        tuple(recorded),
-    )  # fmt: skip
+        recorded,
+    )
 
 
 def _is_cancelled(job: Job) -> bool:
@@ -142,10 +160,10 @@ def _is_cancelled(job: Job) -> bool:
 
 
 def _status(view: ArrayView, now: _Elements) -> JobArrayStatus:
-    """Return the status of an array that goes on."""
+    """Return the status of an array that goes on, with the sets of before."""
     array, old = view.array, view.array.status
     total, ended, running = len(view.indices), now.finished.bit_count(), len(now.running)
-    failed_count, stopped = now.failed.bit_count(), now.stopped | _stopped_now(view, now)
+    failed_count = now.failed.bit_count()
     stopped_count = (now.stopped & now.finished).bit_count()
     started_at = old.started_at
     if started_at is None and (running or ended):
@@ -161,11 +179,6 @@ def _status(view: ArrayView, now: _Elements) -> JobArrayStatus:
             failed_count,
             stopped_count,
         ),
-        finished=old.finished
-        if now.finished == view.finished
-        else encode_set(now.finished, view.indices),
-        failed=old.failed if now.failed == view.failed else encode_set(now.failed, view.indices),
-        stopped=old.stopped if stopped == view.stopped else encode_set(stopped, view.indices),
         rungs=_rungs(view, now),
         started_at=started_at,
         verdict=_verdict(view, now),
@@ -193,7 +206,7 @@ def _rungs(view: ArrayView, now: _Elements) -> tuple[EarlyStopRung, ...]:
     rule, known = view.array.spec.early_stop, view.array.status.rungs
     if rule is None or not now.ended:
         return known
-    return folded(rule, known, {view.indices.at(p): view.elements[p] for p in now.ended})
+    return folded(rule, known, {view.indices.at(p): view.elements[p] for p in sorted(now.ended)})
 
 
 def _stop(array: JobArray, failed_count: int) -> tuple[str, str] | None:
@@ -301,9 +314,8 @@ def _with(status: JobArrayStatus, condition: Condition) -> JobArrayStatus:
 def _deletions(view: ArrayView, recorded: Iterable[int]) -> Iterator[DeleteElement]:
     """Yield the jobs of elements whose ends are recorded in the status that was seen."""
     for position in recorded:
-        job = view.elements[position]
-        if job.metadata.deletion_timestamp is None:
-            yield DeleteElement(view.array, job)
+        if position not in view.elements.leaving:
+            yield DeleteElement(view.array, view.elements[position])
 
 
 def _cancellations(view: ArrayView, positions: Iterable[int]) -> Iterator[CancelElement]:
