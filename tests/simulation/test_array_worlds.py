@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import random
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 
 import pytest
 from msgspec.structs import replace as changed
+from tests.simulation.array_sweep import ROUGH_WORLD, Sweep, SweepSize
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job, JobSpec
 from fairlead.api.jobs.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
-from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.controllers.array_index import ArrayIndex
 from fairlead.controllers.element_states import ElementStates
 from fairlead.decide.arrays import ArrayView, DeleteElement, lifecycle
@@ -26,22 +23,11 @@ from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken, unwrap_broken
 from fairlead.sim.outcome import SimulationOutcome
 from fairlead.sim.promises.array_checker import ArrayChecker
-from fairlead.sim.setup.faults import PERFECT, ROUGH
+from fairlead.sim.setup.faults import PERFECT
 from fairlead.sim.setup.workload import Arrival, WorkloadOptions, job_body
 from fairlead.sim.setup.world_options import PoolShape, WorldOptions
 from fairlead.sim.world import World, simulate
 from fairlead.testing.builders import make_job, make_placement
-
-ROUGH_WORLD = WorldOptions(
-    nodes=8,
-    workload=WorkloadOptions(10, 3_600.0, members_max=2, failing_share=0.1, array_share=0.8,
-                             elements_max=40, run_seconds_max=900.0),
-    faults=ROUGH,
-    calls_between_kills_mean=100.0,
-    steps_between_crashes_mean=40.0,
-    node_failures_per_day=120.0,
-    user_acts_per_day=800.0,
-)  # fmt: skip
 
 
 def test_no_element_is_lost_or_succeeds_twice_however_much_is_killed() -> None:
@@ -54,64 +40,20 @@ def test_no_element_is_lost_or_succeeds_twice_however_much_is_killed() -> None:
 
 #: `FAIRLEAD_ARRAY_ELEMENTS=100000` for a long run, `FAIRLEAD_ARRAY_SECONDS=1` for short elements.
 ELEMENTS = int(os.environ.get("FAIRLEAD_ARRAY_ELEMENTS", "400"))
-AT_ONCE, RUN_SECONDS = 60, float(os.environ.get("FAIRLEAD_ARRAY_SECONDS", "30"))
-#: From the end of an element until the next one runs in its place.
-TURN_SECONDS = 6.0
+RUN_SECONDS = float(os.environ.get("FAIRLEAD_ARRAY_SECONDS", "30"))
 #: On the wire a set takes no more, with few failures; see `model/element_sets.py`.
 SET_BYTES_MAX = 16 << 10
 
 
-class Sweep(World):
-    """One array in a rough world, of which a person cancels an element now and then."""
-
-    def __init__(self, options: WorldOptions, seed: int) -> None:
-        template = job_body("x", members=1, gpus=1, run_seconds=RUN_SECONDS)["spec"]
-        spec = {"indices": f"0-{ELEMENTS - 1}", "parallelism": AT_ONCE, "template": template}
-        swept = {**job_body("sweep", members=1, gpus=1, run_seconds=1), "kind": "JobArray"}
-        last = job_body("last", members=1, gpus=1, run_seconds=1)
-        arrivals = [
-            Arrival(0.0, "sweep", {**swept, "spec": spec}),
-            Arrival(options.workload.seconds, "last", last),  # until then there are faults
-        ]
-        super().__init__(options, seed, arrivals=arrivals)
-        self.cancelled: set[str] = set()
-        self.set_bytes_max = 0
-
-    async def _look(self) -> None:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(super()._look())
-            rng = random.Random(f"{self.seed}/person")
-            while True:
-                seconds = max(RUN_SECONDS, TURN_SECONDS)
-                await asyncio.sleep(rng.expovariate(AT_ONCE / seconds / 100))
-                status = (await self.client.get(JOB_ARRAYS, "sweep", namespace="default")).status
-                self.set_bytes_max = max(
-                    self.set_bytes_max, len(status.finished), len(status.failed)
-                )
-                jobs = (await self.client.list(JOBS, namespace="default")).items
-                names = [job.metadata.name for job in jobs if not job.is_finished]
-                if names:
-                    name = rng.choice(names)
-                    cancel = {"spec": {"cancel": True}}
-                    await self.client.patch(JOBS, name, cancel, namespace="default")
-                    self.cancelled.add(name)
-
-
 def test_a_long_array_is_whole_after_kills_faults_lost_nodes_and_cancelled_elements() -> None:
-    seconds = 2 * ELEMENTS * max(RUN_SECONDS, TURN_SECONDS) / AT_ONCE
-    options = replace(
-        ROUGH_WORLD, workload=WorkloadOptions(2, seconds), user_acts_per_day=0.0,
-        calls_between_kills_mean=max(40.0, ELEMENTS / 20),
-        steps_between_crashes_mean=max(40.0, ELEMENTS / 50),
-    )  # fmt: skip
-    world = Sweep(options, seed=1)
+    world = Sweep(SweepSize(ELEMENTS, run_seconds=RUN_SECONDS), seed=1)
     outcome = run(world.run())
     assert outcome.kills > min(10, ELEMENTS / 40)
     assert outcome.faults > min(10, ELEMENTS / 40)
     assert (world.arrays.over, world.arrays.checked) == (1, ELEMENTS)
     assert len(world.cancelled) >= ELEMENTS / 400
     assert 0 < world.set_bytes_max <= SET_BYTES_MAX
-    assert world.arrays.jobs_max <= AT_ONCE + 400
+    assert world.size.at_once < world.objects_max <= world.size.objects_max
 
 
 def test_explored_worlds_have_arrays_and_none() -> None:
@@ -183,10 +125,10 @@ def test_an_array_that_stays_open_after_its_elements_have_ended_is_reported(
 # Canaries: each way in which the promise breaks, reported by the checker
 
 
-def sweep(limit: int | None = None, **status: object) -> JobArray:
+def sweep(limit: int | None = None, indices: str = "0-3", **status: object) -> JobArray:
     return JobArray(
         ObjectMeta("sweep", namespace="default", uid="u"),
-        JobArraySpec("0-3", JobSpec(roles=()), parallelism=limit),
+        JobArraySpec(indices, JobSpec(roles=()), parallelism=limit),
         JobArrayStatus(**status),  # type: ignore[arg-type] # fields by name
     )
 
@@ -204,14 +146,15 @@ def element(index: int, uid: str, ended: str = "", *, is_placed: bool = False) -
 
 
 class History:
-    """The checker of an array of four elements."""
+    """The checker of an array."""
 
-    def __init__(self, limit: int | None = None) -> None:
-        self.checker, self.limit = ArrayChecker(), limit
+    def __init__(self, limit: int | None = None, indices: str = "0-3") -> None:
+        self.checker, self.limit, self.indices = ArrayChecker(), limit, indices
         self.array()
 
     def array(self, **status: object) -> None:
-        self.checker.array(sweep(self.limit, **status), ("default", "sweep"), 0.0)
+        found = sweep(self.limit, self.indices, **status)
+        self.checker.array(found, ("default", "sweep"), 0.0)
 
     def job(self, job: Job) -> None:
         self.checker.job(job, job.metadata.key, 0.0)
@@ -259,6 +202,14 @@ def test_a_record_that_is_lost_is_reported() -> None:
     history.array(finished="1")
     with pytest.raises(PromiseBroken, match="forgot the end of element 1"):
         history.array()
+
+
+def test_all_that_run_may_end_in_the_same_instant_and_more_jobs_are_reported() -> None:
+    history = History(limit=500, indices="0-1999")
+    for index in range(500 + 400 + 100):
+        history.job(element(index, f"u{index}", "Succeeded"))
+    with pytest.raises(PromiseBroken, match="has 1001 jobs"):
+        history.job(element(1000, "u1000"))
 
 
 def test_more_elements_with_nodes_than_may_run_are_reported() -> None:

@@ -4,7 +4,7 @@
     lost      an array that ends has ended every element; one that is stopped, all that succeeded
     false     what the status says of an element is what its job came to
     width     no more elements hold nodes than `parallelism` says
-    bounded   jobs of an array stay within its window
+    bounded   jobs of an array stay within its window: all that run may end in the same instant
 
 The sets are decoded here once more, from the text of the status, without the code that wrote them.
 """
@@ -42,6 +42,8 @@ class _ArrayModel:
     limit: int | None
     is_over: bool = False
     finished: int = 0
+    #: Those that failed, with the text that says so: few writes change it.
+    failed: tuple[str, int] = ("", 0)
     #: The uid of the job that succeeded.
     succeeded: dict[int, str] = field(default_factory=dict[int, str])
     jobs: set[int] = field(default_factory=set[int])
@@ -99,7 +101,9 @@ class ArrayChecker(Observer):
             self._arrays[new.metadata.uid] = model
         model.widen(new.spec.parallelism)
         finished = _set(new.status.finished, model.indices)
-        failed = _set(new.status.failed, model.indices)
+        if new.status.failed != model.failed[0]:
+            model.failed = (new.status.failed, _set(new.status.failed, model.indices))
+        failed = model.failed[1]
         stopped = _set(new.status.stopped, model.indices)
         if lost := model.finished & ~finished:
             index = model.indices[next(_positions(lost))]
@@ -147,7 +151,8 @@ class ArrayChecker(Observer):
             text = f"{placed} elements of array {model.key} have nodes, of at most {model.limit}"
             raise PromiseBroken(f"15: {text}")
         self.jobs_max = max(self.jobs_max, len(model.jobs))
-        if len(model.jobs) > placed + _WAITING_MAX + _ENDED_MAX + _LATE_MAX:
+        window = max(placed + _WAITING_MAX, model.limit or 0)
+        if len(model.jobs) > window + _ENDED_MAX + _LATE_MAX:
             raise PromiseBroken(f"15: array {model.key} has {len(model.jobs)} jobs")
 
 
