@@ -79,8 +79,8 @@ format: $(READY)  ## Format and mend what the linter can
 bench: $(READY)  ## Measure; ONLY=name runs one group; writes bench/out/latest.json
 	$(BIN)/python -m bench $(if $(ONLY),--only $(ONLY))
 
-scale: $(READY)  ## Measure the controllers at 100,000 nodes and 300,000 pods
-	$(BIN)/python -m bench --only planner planner_scale packing scale
+scale: $(READY)  ## Measure the controllers at 100,000 nodes and 300,000 pods, and an array of 100,000
+	$(BIN)/python -m bench --only planner planner_scale packing scale long_array
 
 lock: $(READY)  ## Resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra postgres --extra web pyproject.toml -o requirements/run.lock
