@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+import msgspec
 import pytest
 from tests.simulation.array_bodies import MIXED, OF_SCHEMA, WRONG_ARRAYS, has_paths, template
 from tests.simulation.embedded_world import NAMESPACE, EmbeddedWorld, embedded_world
@@ -112,6 +113,28 @@ def test_a_short_element_costs_seven_requests_and_nothing_is_read() -> None:
                 ("patch", "jobs/status"): 2, ("delete", "jobs"): 1, ("patch", "jobs"): 1,
             }  # fmt: skip
             assert ("get", "jobs") not in each
+
+    run(play())
+
+
+def test_an_array_of_a_million_is_one_object_until_it_starts_and_then_its_window() -> None:
+    async def play() -> None:
+        async with embedded_world(1) as world:
+            watcher = Watcher(world)
+            await submit(
+                world, "0-999999", parallelism=8, suspend=True, template=template(seconds=2)
+            )
+            held = await until(world, lambda a: a.status.state == "Held")
+            assert held.status.elements.waiting == 1_000_000
+            await asyncio.sleep(5)
+            assert await jobs(world) == []
+            await world.client.patch(
+                JOB_ARRAYS, "sweep", {"spec": {"suspend": False}}, namespace=NAMESPACE
+            )
+            going = await until(world, lambda a: a.status.elements.succeeded >= 40)
+            assert watcher.unfinished_max == watcher.placed_max == 8
+            assert watcher.jobs_max <= 8 + 32
+            assert len(msgspec.json.encode(going.status)) < 2_000
 
     run(play())
 

@@ -121,6 +121,34 @@ def test_the_texts_of_sets_are_made_only_where_they_are_written(
     assert (status.finished, status.failed, made) == ("0-3", "1", [0b1111])
 
 
+@pytest.mark.parametrize(
+    ("failed", "stopped", "bytes_max"),
+    [
+        (0.0, 0.0, 2_000), (0.000_02, 0.0, 2_000), (0.000_1, 0.0, 2_000), (0.01, 0.0, 200_000),
+        (0.5, 0.0, 200_000), (0.9, 0.0, 200_000), (1.0, 0.0, 2_000), (1 / 3, 1 / 3, 340_000),
+    ],
+)  # fmt: skip
+def test_the_status_of_a_million_elements_stays_small_however_they_end(
+    failed: float, stopped: float, bytes_max: int
+) -> None:
+    """Three ends in no order are 1.58 bits each, which no text has in 200 kB."""
+    rng, last = random.Random(f"{failed} {stopped}"), 999_999
+    drawn = [rng.random() for _ in range(last)]
+    indices = parse_indices("0-999999")
+    sets = {
+        "finished": (1 << last) - 1,
+        "failed": set_of([p for p, each in enumerate(drawn) if each < failed]),
+        "stopped": set_of([p for p, each in enumerate(drawn) if failed <= each < failed + stopped]),
+    }
+    texts = {name: encode_set(elements, indices) for name, elements in sets.items()}
+    going = array("0-999999", status=JobArrayStatus(state="Running", **texts))
+    waits = view(going, {last: element(last)}, stopped=sets["stopped"])
+    assert len(msgspec.json.encode(going.status)) <= bytes_max
+    status = written(decide_array(waits))
+    assert status.elements.total - status.elements.waiting == last
+    assert len(msgspec.json.encode(status)) <= bytes_max
+
+
 def test_no_more_wait_than_the_window_and_no_more_ended_than_are_recorded_soon() -> None:
     assert created(decide_array(view(array("0-99")))) == [0, 1, 2, 3]
     running = {p: element(p, "Running") for p in range(10)}
