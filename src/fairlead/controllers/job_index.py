@@ -253,6 +253,7 @@ class JobIndex:
             self._replace_placed(key, new)
         if new is not None and new.is_finished:
             self._on_finished(new.metadata.uid)
+            self._forget_if_over(key, new.metadata.uid)
         if new is None and old is not None:
             self._on_gone(old.metadata.uid)
             self._forget_if_over(key, old.metadata.uid)
@@ -338,12 +339,12 @@ class JobIndex:
         return parts
 
     def _forget_if_over(self, key: ObjectKey, uid: str) -> None:
-        """Drop the parts of a job that is gone once there are none.
+        """Drop the parts of a job that is gone or has ended, once there are none.
 
-        While the job exists its parts stay: they hold what deleted pods had reported.
+        Until it has ended its parts stay: they hold what deleted pods had reported.
         """
         job = self._cluster.jobs.get(*key)
-        if job is not None and job.metadata.uid == uid:
+        if job is not None and job.metadata.uid == uid and not job.is_finished:
             return
         parts = self._parts.get((key, uid))
         if parts is not None and parts.is_empty:

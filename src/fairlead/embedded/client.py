@@ -1,8 +1,8 @@
 """The client protocol over a service in the same process: no copies, no wire, the same exceptions.
 
 Objects come as the structs that the store's records share, so that all readers of one version
-hold one object; pods share their equal parts too (`PodSharing`). A call lets the event loop turn at
-least once, as a call over a network would.
+hold one object; pods and ended jobs share their equal parts too (`runtime/sharing.py`). A call lets
+the event loop turn at least once, as a call over a network would.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Generator, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
+from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.status import BadRequest, NotFound, Unavailable
@@ -38,7 +39,7 @@ from fairlead.runtime.client import (
     WatchEvent,
     WatchRequest,
 )
-from fairlead.runtime.sharing import PodSharing
+from fairlead.runtime.sharing import JobSharing, PodSharing
 from fairlead.runtime.unreadable import UNDECODABLE, unreadable_of
 
 T = TypeVar("T")
@@ -54,7 +55,7 @@ class InProcessClient(Client):
     def __init__(self, service: ApiService) -> None:
         self._service = service
         self._is_open = True
-        self._sharing = PodSharing()
+        self._sharing, self._job_sharing = PodSharing(), JobSharing()
         self._write = WriteOptions(
             field_validation="Ignore", user_agent="fairlead", reads_model=True
         )
@@ -166,14 +167,20 @@ class InProcessClient(Client):
         if record.is_decoded(type_):
             return record.typed(type_)
         obj = record.typed(type_)
-        self._sharing.share(obj)
+        self._share(obj, has_shared_spec=False)
         return obj
 
     def shared(self, record: Record, type_: type[T]) -> T:
         """Return the struct of a record that was just written, sharing parts with others."""
         obj = record.typed(type_)
-        self._sharing.share(obj, has_shared_spec=record.has_shared_spec)
+        self._share(obj, has_shared_spec=record.has_shared_spec)
         return obj
+
+    def _share(self, obj: object, *, has_shared_spec: bool) -> None:
+        if isinstance(obj, Job):
+            self._job_sharing.share(obj)
+        else:
+            self._sharing.share(obj, has_shared_spec=has_shared_spec)
 
 
 def read_path(service: ApiService, path: str, query: Mapping[str, str]) -> bytes:

@@ -102,7 +102,8 @@ class _Noted:
     """One event and what is still to be written of it."""
 
     key: ObjectKey
-    body: dict[str, Any]  # the event on the wire, without counts and times
+    #: The event on the wire, without counts and times; None while nothing is to be written.
+    body: dict[str, Any] | None
     first_at: float
     last_at: float
     count: int = 0  # as written
@@ -148,20 +149,19 @@ class Recorder:
         now = self._clock.now()
         message = message[:_MESSAGE_LENGTH_MAX]
         key = _event_key(metadata, f"{self._component}\0{kind.value}\0{reason}\0{message}")
-        noted = self._noted.pop(key, None)
-        if noted is None:
+        noted = self._noted.pop(key, None) or _Noted(key, None, first_at=now, last_at=now)
+        if noted.body is None:
             about = {
                 "kind": resource.kind, "apiVersion": resource.api_version,
                 "namespace": metadata.namespace, "name": metadata.name, "uid": metadata.uid,
                 "resourceVersion": metadata.resource_version,
             }  # fmt: skip
-            body: dict[str, Any] = {
+            noted.body = {
                 "involvedObject": {name: value for name, value in about.items() if value},
                 "type": kind.value, "reason": reason, "message": message,
                 "source": {"component": self._component},
                 "reportingComponent": self._component,
             }  # fmt: skip
-            noted = _Noted(key, body, first_at=now, last_at=now)
         self._noted[key] = noted
         noted.last_at = now
         noted.unwritten += 1
@@ -188,8 +188,8 @@ class Recorder:
             if not keys:
                 return
             noted = self._noted.get(keys[0])
-            if noted is not None and noted.unwritten:
-                await self._write(noted)
+            if noted is not None and noted.body is not None:
+                await self._write(noted, noted.body)
 
     def _enforce_limits(self) -> None:
         while len(self._queue) > self._options.queue_max:
@@ -204,12 +204,15 @@ class Recorder:
         if noted is not None:
             self.dropped_count += noted.unwritten
 
-    async def _write(self, noted: _Noted) -> None:
-        """Write one event's news, with retries; drop them when that does not help."""
+    async def _write(self, noted: _Noted, body: dict[str, Any]) -> None:
+        """Write one event's news, with retries; drop them when that does not help.
+
+        The body goes once all is written: thousands are remembered, and few happen again.
+        """
         news = noted.unwritten
         for attempt in range(self._options.retries_max + 1):
             try:
-                await self._write_once(noted, news)
+                await self._write_once(noted, body, news)
             except ApiError as error:
                 if error.retryable and attempt < self._options.retries_max:
                     delay = delay_seconds(self._rng, attempt, self._options.retry)
@@ -218,23 +221,25 @@ class Recorder:
                 self.dropped_count += news
                 self._log.warning(
                     "Event dropped",
-                    event_reason=noted.body["reason"],
+                    event_reason=body["reason"],
                     object="/".join(noted.key),
                     reason=error.status.reason,
                     error=error.message,
                 )
             break
         noted.unwritten -= news
-        reason = noted.body["reason"]
+        reason = body["reason"]
         quiet = self._options.quiet_seconds_by_reason.get(reason, self._options.quiet_seconds)
         noted.quiet_until = self._clock.now() + quiet
         if noted.unwritten:
             self._queue.add_at(noted.key, noted.quiet_until)
+        else:
+            noted.body = None
 
-    async def _write_once(self, noted: _Noted, news: int) -> None:
+    async def _write_once(self, noted: _Noted, body: dict[str, Any], news: int) -> None:
         if noted.count == 0:
             try:
-                await self._create(noted, news)
+                await self._create(noted, body, news)
             except AlreadyExists:  # ours, from before a restart: go on counting
                 event = await self._client.get(EVENTS, noted.key[1], namespace=noted.key[0])
                 noted.count = max(1, event.count)
@@ -249,19 +254,19 @@ class Recorder:
             )
         except NotFound:  # events expire
             noted.first_at = noted.last_at
-            await self._create(noted, news)
+            await self._create(noted, body, news)
             return
         noted.count += news
 
-    async def _create(self, noted: _Noted, news: int) -> None:
-        body = {
+    async def _create(self, noted: _Noted, body: dict[str, Any], news: int) -> None:
+        event = {
             "metadata": {"namespace": noted.key[0], "name": noted.key[1]},
-            **noted.body,
+            **body,
             "count": news,
             "firstTimestamp": format_time(noted.first_at),
             "lastTimestamp": format_time(noted.last_at),
         }
-        await self._client.create(EVENTS.only_metadata, body, namespace=noted.key[0])
+        await self._client.create(EVENTS.only_metadata, event, namespace=noted.key[0])
         noted.count = news
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import sys
 from itertools import islice
+from operator import is_
 from typing import Any
 
+import msgspec
 from msgspec.structs import force_setattr
 
+from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import (
     Container,
     ContainerImage,
@@ -35,6 +38,8 @@ MAPPINGS_MAX, SETS_MAX, IMAGES_MAX = 4_096, 16_384, 65_536
 _CONDITION_TEXTS = (
     "type", "status", "reason", "message", "last_heartbeat_time", "last_transition_time",
 )  # fmt: skip
+#: Of an object's metadata: what no other object has.
+_OWN_TEXTS = frozenset(("name", "uid", "resource_version"))
 _VERSIONS = (
     "kernel_version", "os_image", "container_runtime_version", "kubelet_version",
     "operating_system", "architecture",
@@ -192,6 +197,50 @@ class NodeSharing:
         shared = tuple([self._images.setdefault(image, image) for image in images])
         self._sets[shared] = shared
         return shared
+
+
+class JobSharing:
+    """One copy of what many ended jobs say alike: conditions, reasons, the instants of one second.
+
+    They are kept by the thousand and change no more. What each says is mostly small texts, the same
+    few of them; one that still runs is decoded again at its next change, so it stays as it is. The
+    table forgets everything when it is full.
+    """
+
+    def __init__(self, texts_max: int = PARTS_MAX) -> None:
+        self._texts_max = texts_max
+        self._texts: dict[str, str] = {}
+
+    def share(self, job: Job) -> None:
+        """Replace the texts of a freshly decoded job that has ended by equal ones."""
+        if job.status.finished_at is None:
+            return
+        if len(self._texts) >= self._texts_max:
+            self._texts.clear()
+        self._share_texts(job.metadata)
+        self._share_texts(job.status)
+
+    def _share_texts(self, part: msgspec.Struct) -> None:
+        for name in part.__struct_fields__:
+            if name not in _OWN_TEXTS:
+                before = getattr(part, name)
+                after = self._shared(before)
+                if after is not before:
+                    force_setattr(part, name, after)
+
+    def _shared(self, value: Any) -> Any:
+        """Return a value with its texts replaced; structures and mappings are changed in place."""
+        if type(value) is str:
+            return self._texts.setdefault(value, value)
+        if type(value) is tuple and value:
+            shared = tuple([self._shared(each) for each in value])
+            return value if all(map(is_, shared, value)) else shared
+        if type(value) is dict:
+            for key, each in value.items():
+                value[key] = self._shared(each)
+        elif isinstance(value, msgspec.Struct):
+            self._share_texts(value)
+        return value
 
 
 class _Mappings:

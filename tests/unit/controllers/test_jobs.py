@@ -590,31 +590,48 @@ def test_waiting_jobs_are_not_looked_at_when_another_changes() -> None:
             await cluster.client.create(JOBS, job, namespace="default")
         await asyncio.sleep(2)
         marked: list[ObjectKey] = []
-        clock, rng = cluster.clock, random.Random(2)
-        world = ClusterWorld.make(cluster.client, clock=clock, rng=rng)
-        own = JobsMirrors.make(cluster.client, cluster.policy, clock=clock, rng=rng)
-        JobIndex(
-            world,
-            own,
-            mark=marked.append,
-            on_finished=lambda _uid: None,
-            on_gone=lambda _uid: None,
-            clock=clock,
-            reader=None,
-            finished=FinishedJobs(None),
-        )
-        async with asyncio.TaskGroup() as group:
-            followed = (world.mirrors.jobs, world.mirrors.pods, world.mirrors.nodes, *own.all)
-            tasks = [group.create_task(mirror.run()) for mirror in followed]
-            await asyncio.sleep(1)
+        async with _index_of(cluster, marked):
             assert len(set(marked)) == 200
             marked.clear()
             await _started(cluster)
             assert set(marked) == {("default", "train")}
-            for task in tasks:
-                task.cancel()
 
     _play(play)
+
+
+def test_the_parts_of_a_job_are_kept_until_it_has_ended_and_has_none() -> None:
+    async def play(cluster: Cluster) -> None:
+        async with _index_of(cluster, []) as index:
+            await _started(cluster)
+            assert [key for key, _ in index._parts] == [("default", "train")]
+            await cluster.set_pods("Succeeded")
+            await asyncio.sleep(1)
+            assert (await cluster.job()).is_finished
+            assert [key for key, _ in index._parts] == [("default", "train")]
+            await asyncio.sleep(100)
+            assert not cluster.pods()
+            assert not index._parts
+
+    _play(play)
+
+
+@asynccontextmanager
+async def _index_of(cluster: Cluster, marked: list[ObjectKey]) -> AsyncIterator[JobIndex]:
+    """Follow the API beside the controller of a cluster; the jobs to look at go to `marked`."""
+    clock, rng = cluster.clock, random.Random(2)
+    world = ClusterWorld.make(cluster.client, clock=clock, rng=rng)
+    own = JobsMirrors.make(cluster.client, cluster.policy, clock=clock, rng=rng)
+    index = JobIndex(
+        world, own, mark=marked.append, on_finished=lambda _: None, on_gone=lambda _: None,
+        clock=clock, reader=None, finished=FinishedJobs(None),
+    )  # fmt: skip
+    async with asyncio.TaskGroup() as group:
+        followed = (world.mirrors.jobs, world.mirrors.pods, world.mirrors.nodes, *own.all)
+        tasks = [group.create_task(mirror.run()) for mirror in followed]
+        await asyncio.sleep(1)
+        yield index
+        for task in tasks:
+            task.cancel()
 
 
 @asynccontextmanager

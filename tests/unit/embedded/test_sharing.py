@@ -8,18 +8,22 @@ import msgspec
 import pytest
 from bench.objects import pod_body
 
+from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.kubernetes.core import Node, Pod
-from fairlead.api.names import JOB_UID
+from fairlead.api.meta import Condition
+from fairlead.api.names import JOB_UID, SUBMITTED_BY
 from fairlead.api.resources import CONFIG_MAPS, NODES
 from fairlead.api.status import BadRequest
+from fairlead.api.values.times import format_time
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import WatchRequest
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.sharing import PodSharing
+from fairlead.runtime.sharing import JobSharing, PodSharing
 from fairlead.sim.loop import run
+from fairlead.testing.builders import EPOCH, make_job
 
 
 def decoded(name: str) -> Pod:
@@ -64,6 +68,59 @@ def test_the_table_holds_what_no_pod_has_any_more_only_until_it_has_doubled() ->
     again = decoded("lasting")
     sharing.share(again)
     assert again.spec.volumes is lasting.spec.volumes
+
+
+def test_ended_jobs_hold_equal_texts_once_and_stay_what_they_are() -> None:
+    sharing, first, second = JobSharing(), ended_job("a"), ended_job("b")
+    sharing.share(first)
+    sharing.share(second)
+    assert second == ended_job("b")
+    texts, others = texts_of(first), texts_of(second)
+    assert {"Succeeded", format_time(EPOCH), "alice"} <= texts.keys()
+    shared = {text for text in others if texts.get(text) is others[text]}
+    assert others.keys() - shared == {"1", "b", second.metadata.uid}  # its version, name and uid
+
+
+def test_a_job_that_runs_is_not_searched_for_equal_texts() -> None:
+    running = msgspec.json.decode(msgspec.json.encode(make_job("a")), type=Job)
+    sharing = JobSharing()
+    sharing.share(running)
+    other = ended_job("b")
+    sharing.share(other)
+    assert texts_of(running)["a"] is not texts_of(other).get("a")
+    assert texts_of(running)["default"] is not texts_of(other)["default"]
+
+
+def ended_job(name: str) -> Job:
+    at = format_time(EPOCH)
+    conditions = tuple(Condition(type_, "True", "Ended", "all is over", None, at)
+                       for type_ in ("Admitted", "Running", "Succeeded"))  # fmt: skip
+    status = {"state": "Succeeded", "finished_at": at, "started_at": at,
+              "attempts": (Attempt(1, begun_at=at, finished_at=at),)}  # fmt: skip
+    job = make_job(name, conditions=conditions, status=status, labels={SUBMITTED_BY: "alice"})
+    return msgspec.json.decode(msgspec.json.encode(job), type=Job)
+
+
+def texts_of(job: Job) -> dict[str, str]:
+    """Return the texts of metadata and status, each under itself, as the last one that has it."""
+    found: dict[str, str] = {}
+
+    def walk(value: object) -> None:
+        if isinstance(value, str):
+            found[value] = value
+        elif isinstance(value, dict):
+            for each in value.values():
+                walk(each)
+        elif isinstance(value, tuple):
+            for each in value:
+                walk(each)
+        elif isinstance(value, msgspec.Struct):
+            for name in value.__struct_fields__:
+                walk(getattr(value, name))
+
+    walk(job.metadata)
+    walk(job.status)
+    return {text: each for text, each in found.items() if text}
 
 
 def test_other_kinds_are_left_alone() -> None:

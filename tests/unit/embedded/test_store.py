@@ -197,6 +197,11 @@ def test_versions_of_one_object_share_what_they_have_in_common() -> None:
     assert second.uid is third.uid is first.uid
     assert second.labels is first.labels
     assert third.labels == {"team": "vision", "run": "y"}
+    read = third.typed(CONFIG_MAPS.type).metadata
+    assert (read.name, read.uid, read.labels) == ("a", "uid", third.labels)
+    assert read.name is first.key[1]
+    assert read.uid is first.uid
+    assert read.labels is third.labels
     assert [each.plain()["data"] for each in (first, second, third)] == [{"x": x} for x in "123"]
 
 

@@ -165,6 +165,23 @@ async def test_a_full_queue_drops_the_oldest_and_memory_stays_bounded() -> None:
 
 
 @simulated
+async def test_what_an_event_says_is_kept_until_it_is_written_and_said_again_after_that() -> None:
+    client = FakeClient()
+    recorder = new_recorder(client)
+    say(recorder, "placed on 2 nodes")
+    assert [noted.body is not None for noted in recorder._noted.values()] == [True]
+    async with running(recorder):
+        await asyncio.sleep(1)
+        assert [noted.body for noted in recorder._noted.values()] == [None]
+        await asyncio.sleep(3600)
+        [name] = [event.metadata.name for event in client.stored(EVENTS)]
+        await client.delete(EVENTS, name, namespace="a")  # as it has expired
+        say(recorder, "placed on 2 nodes")
+        await asyncio.sleep(1)
+        assert events(client)["placed on 2 nodes"].involved_object.name == "train"
+
+
+@simulated
 async def test_events_of_cluster_scoped_objects_go_to_the_default_namespace() -> None:
     client = FakeClient()
     recorder = new_recorder(client)

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any, TypeVar, cast
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from fairlead.api.meta import ObjectMeta, OnlyMetadata
 from fairlead.embedded.resource_info import ResourceInfo
@@ -202,6 +203,12 @@ class Record(msgspec.Struct, gc=False, eq=False):
             self.labels = previous.labels
         if self.owners == previous.owners:
             self.owners = previous.owners
+        metadata = getattr(self._typed, "metadata", None)
+        if type(metadata) is ObjectMeta:
+            force_setattr(metadata, "name", self.key[1])
+            if metadata.labels:
+                force_setattr(metadata, "labels", self.labels)
+            force_setattr(metadata, "uid", self.uid)
 
     def retire(self) -> None:
         """Forget what was decoded, and keep no more: history holds a past version for long."""
