@@ -124,11 +124,35 @@ def requests_of(spec: PodSpec, read: Read[T], pod: Pod | None = None) -> dict[st
 
 def member_amounts(spec: PodSpec) -> dict[str, int]:
     """Return what a pod of a template requests, in base units, sorted; QuantityError."""
-    is_plain = len(spec.containers) == 1 and spec.resources is None
-    if not is_plain or spec.init_containers or spec.overhead:
+    if not _is_plain(spec):
         return _not_zero(requests_of(spec, _in_base_units))
     asked = spec.containers[0].resources
     return dict(_container_amounts(tuple(asked.limits.items()), tuple(asked.requests.items())))
+
+
+def member_gpus(spec: PodSpec) -> int:
+    """Return how many GPUs of any vendor a pod of a template requests; QuantityError."""
+    if not _is_plain(spec):
+        return _gpus_of(member_amounts(spec))
+    asked = spec.containers[0].resources
+    return _container_gpus(tuple(asked.limits.items()), tuple(asked.requests.items()))
+
+
+def _is_plain(spec: PodSpec) -> bool:
+    """True where what a pod requests is what its one container does."""
+    is_alone = len(spec.containers) == 1 and not spec.init_containers
+    return is_alone and spec.resources is None and not spec.overhead
+
+
+def _gpus_of(amounts: Mapping[str, int]) -> int:
+    return sum(amount for name, amount in amounts.items() if quantity.is_gpu(name))
+
+
+@lru_cache(maxsize=AMOUNTS_CACHED_MAX)  # as of `_container_amounts`
+def _container_gpus(
+    limits: tuple[tuple[str, Amount], ...], requests: tuple[tuple[str, Amount], ...]
+) -> int:
+    return _gpus_of(_container_amounts(limits, requests))
 
 
 @lru_cache(maxsize=AMOUNTS_CACHED_MAX)  # thousands of jobs ask for the same few

@@ -343,13 +343,12 @@ def _is_refused(job: Job) -> bool:
 
 def ending(job: Job) -> str:
     """Return how a finished job ended."""
-    for type_ in (names.FAILED, names.SUCCEEDED):
-        condition = find_condition(job.status.conditions, type_)
-        if condition is not None and condition.status == "True":
-            if type_ == names.SUCCEEDED:
-                return plural(max(1, job.status.attempt), "attempt")
+    has_succeeded = False
+    for condition in job.status.conditions:  # asked for each job of a table: read once
+        if condition.status == "True" and condition.type == names.FAILED:
             return reason_words(condition.reason, condition.message) + _of_shell(job)
-    return NONE
+        has_succeeded |= condition.type == names.SUCCEEDED and condition.status == "True"
+    return plural(max(1, job.status.attempt), "attempt") if has_succeeded else NONE
 
 
 def _of_shell(job: Job) -> str:

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import HeldNodes
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.api.pods.pod_asks import member_amounts
-from fairlead.api.values.quantity import is_gpu
+from fairlead.api.pods.pod_asks import member_gpus
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.attempts.end_reason import EndReason
 
@@ -122,11 +121,12 @@ def gpu_count(job: Job, sizes: Mapping[str, int] | None = None) -> int:
     """Return the GPUs of any vendor of all members together, as many as `sizes` says by role, else
     the job.
     """
-    counts, total = dict[str, int](), 0
-    if sizes or job.is_elastic:  # most jobs are as large as they say
+    total = 0
+    if sizes or job.is_elastic:
         counts = {**job.sizes, **(sizes or {})}
-    for role in job.spec.roles:
-        amounts = member_amounts(role.template.spec)
-        gpus = sum(amount for name, amount in amounts.items() if is_gpu(name))
-        total += counts.get(role.name, role.count) * gpus
+        for role in job.spec.roles:
+            total += counts.get(role.name, role.count) * member_gpus(role.template.spec)
+        return total
+    for role in job.spec.roles:  # most jobs are as large as they say, and a table has thousands
+        total += role.count * member_gpus(role.template.spec)
     return total
