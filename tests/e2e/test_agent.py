@@ -25,7 +25,9 @@ from tests.unit.node.host_tree import NEXT_BOOT, HostTree
 
 from fairlead.api.values.sketch import parse_sketch
 from fairlead.model.health.faults import Moment
+from fairlead.node import agent as agent_module
 from fairlead.node.agent import Agent
+from fairlead.node.files import on_replaced, replace_file
 from fairlead.node.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, Nothing, SignalSource
@@ -189,7 +191,8 @@ async def test_a_fault_of_our_own_stops_one_source_and_a_full_disk_stops_no_repo
         group.create_task(agent.run())
         try:
             running.tree.xid(48)
-            found = await asyncio.to_thread(running.until, counted(1))
+            await asyncio.to_thread(running.until, counted(1))
+            found = await asyncio.to_thread(running.until, lambda report: "Blind" in str(report))
             states = {each["source"]: (each["state"], each["why"]) for each in found["sources"]}
             assert states["wrong"][0] == "Blind"
             assert "ZeroDivisionError: ours" in states["wrong"][1]
@@ -199,6 +202,61 @@ async def test_a_fault_of_our_own_stops_one_source_and_a_full_disk_stops_no_repo
             assert found["notKept"].startswith("the state cannot be written: ")
         finally:
             agent.stop()
+
+
+async def test_the_begin_of_a_fault_is_reported_before_the_second_is_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "TICK_SECONDS", 1e6)  # such a second ends never
+    running = Running(tmp_path)
+    host = running.tree.host()
+    state = open_state(running.state)
+    agent = Agent(host, (kernel_log.source(host, AgentSettings()),), state, report=running.report,
+                  read_seconds_max=5, report_seconds=1)  # fmt: skip
+    async with asyncio.TaskGroup() as group:
+        group.create_task(agent.run())
+        try:
+            await asyncio.to_thread(running.until, lambda report: not report["faults"])
+            for number, code in enumerate((48, 79), 1):
+                running.tree.xid(code)
+                await asyncio.to_thread(
+                    running.until, lambda report, number=number: len(report["faults"]) == number
+                )
+            running.tree.xid(79)
+        finally:
+            agent.stop()
+    state.close()
+
+
+async def test_a_file_that_is_replaced_is_notified_of_and_others_are_not(tmp_path: Path) -> None:
+    path, calls, seen = tmp_path / "node.json", 0, asyncio.Event()
+
+    def call() -> None:
+        nonlocal calls
+        calls += 1
+        seen.set()
+
+    async def wait() -> None:
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await seen.wait()
+        seen.clear()
+
+    with on_replaced(path, call):
+        replace_file(path, b"1", mode=0o644)
+        await wait()
+        replace_file(tmp_path / "rates.json", b"1", mode=0o644)
+        path.read_bytes()
+        replace_file(path, b"2", mode=0o644)
+        await wait()
+        assert calls == 2
+    replace_file(path, b"3", mode=0o644)
+    await asyncio.sleep(0)
+    assert calls == 2
+    with (
+        pytest.raises(FileNotFoundError, match="nowhere"),
+        on_replaced(tmp_path / "nowhere" / "node.json", call),
+    ):
+        pass
 
 
 def test_the_commands_and_the_program_of_the_page_work_as_written(tmp_path: Path) -> None:

@@ -1,8 +1,8 @@
 """The collector of one agent: writes its report into the NodeReport of the node.
 
-It reads the file that the agent replaces, and writes what changed at a bounded rate. A report is
-written as it stands, so one that is missed is made up for by the next. It never says that an agent
-was heard which has ended: the time of a report is the agent's own.
+It reads the file that the agent replaces as soon as it is notified of that, and writes what changed
+at a bounded rate. A report is written as it stands, so one that is missed is made up for by the
+next. It never says that an agent was heard which has ended: a report has the agent's own time.
 
 Each node has one, and nothing makes them act at the same time: starts, retries and confirmations
 are spread at random. One that knows its object does not read it again before it writes.
@@ -40,10 +40,13 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
 
-LOOK_SECONDS = 1.0
-#: Between two writes, at least; and at most while the agent says the same.
+#: Between two looks at the file while none is notified.
+LOOK_SECONDS = 5.0
+#: Between two writes, at least, on average: two may follow each other at once, so that a fault does
+#: not wait for what was written before it. And at most while the agent says the same.
 WRITE_SECONDS_MIN, CONFIRM_SECONDS = 5.0, 600.0
-RETRY_SECONDS_MAX = 60.0
+_MOMENT_SECONDS = 0.01
+RETRY_SECONDS, RETRY_SECONDS_MAX = 1.0, 60.0
 #: Collectors that start together, as after a loss of power, begin within so long.
 START_SECONDS = 10.0
 #: Retries and confirmations come earlier by up to this share of their time.
@@ -94,9 +97,11 @@ class Collector:
         self._requests_at = float("-inf")
         self._clock = clock
         self._log = log
-        self._stop = asyncio.Event()
+        self._stop, self._notified = asyncio.Event(), asyncio.Event()
         self._written: NodeReportStatus | None = None
         self._written_at = float("-inf")
+        #: Until when the writes so far would take, one after another with the time between two.
+        self._busy_until = float("-inf")
         #: The object as the latest write left it, and how old a report is that is confirmed.
         self._known: NodeReport | None = None
         self._confirm_seconds = CONFIRM_SECONDS
@@ -106,28 +111,37 @@ class Collector:
     def stop(self) -> None:
         """End the loop at its next step."""
         self._stop.set()
+        self._notified.set()
+
+    def notify(self) -> None:
+        """Look at the file soon: it was replaced."""
+        self._notified.set()
 
     async def run(self) -> None:
         """Follow the report until stopped; what fails is tried again."""
-        delay = wait = LOOK_SECONDS
-        await self._sleep(self._rng.uniform(0, START_SECONDS))
+        wait = RETRY_SECONDS
+        await _await(self._stop, self._rng.uniform(0, START_SECONDS))
         while not self._stop.is_set():
+            self._notified.clear()
             try:
                 await self.look()
                 await self.ask_agent()
-                delay = wait = LOOK_SECONDS
+                wait = RETRY_SECONDS
                 self._note("")
             except (OSError, UnreadableReport) as error:
                 self._note(f"The report of the agent cannot be read: {error}")
             except ApiError as error:
                 self._note(f"The report cannot be written: {error}")
                 wait = min(wait * 2, RETRY_SECONDS_MAX)
-                delay = self._spread(wait)
-            await self._sleep(delay)
+                await _await(self._stop, self._spread(wait))
+                continue
+            pause = self._pause(asyncio.get_running_loop().time())
+            await _await(self._stop if pause else self._notified, pause or LOOK_SECONDS)
 
-    async def _sleep(self, seconds: float) -> None:
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._stop.wait(), seconds)
+    def _pause(self, instant: float) -> float:
+        """Return for how long nothing may be written, in seconds; 0 for less than a moment."""
+        left = self._busy_until - WRITE_SECONDS_MIN - instant
+        return left if left > _MOMENT_SECONDS else 0.0
 
     def _spread(self, seconds: float) -> float:
         return seconds * self._rng.uniform(1 - _SPREAD, 1)
@@ -135,7 +149,7 @@ class Collector:
     async def look(self) -> None:
         """Write the report if it says something new; OSError, UnreadableReport, ApiError."""
         now, instant = self._clock.now(), asyncio.get_running_loop().time()
-        if instant < self._written_at + WRITE_SECONDS_MIN:
+        if self._pause(instant):
             return
         report = decode_report(self._read())
         new = report_status(report, node_uid="", now=now)
@@ -152,6 +166,7 @@ class Collector:
             written = await self._write(None, new)  # it is another one, or others changed it
         self._pass_on(written.spec, now)
         self._written, self._written_at = new, instant
+        self._busy_until = max(self._busy_until, instant) + WRITE_SECONDS_MIN
         self._confirm_seconds = self._spread(CONFIRM_SECONDS)
 
     async def ask_agent(self) -> None:
@@ -261,6 +276,12 @@ class Collector:
         if trouble and trouble != self._trouble:
             self._log.warning(trouble, node=self._node)
         self._trouble = trouble
+
+
+async def _await(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set, for so long at most."""
+    with suppress(TimeoutError):
+        await asyncio.wait_for(event.wait(), seconds)
 
 
 def _request_of(node: Node) -> RepairRequest | None:

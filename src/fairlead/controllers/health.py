@@ -71,7 +71,8 @@ from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
 from fairlead.runtime.set_aside import AsideStage
 
-_SOON_SECONDS = 0.5
+#: What changes together is decided on together; and the time between two decisions at least.
+_TOGETHER_SECONDS, _SOON_SECONDS = 0.02, 0.25
 #: Taints of nodes that may need something.
 _MARKS = (names.TAINT_UNHEALTHY, names.TAINT_PREFLIGHT)
 
@@ -124,7 +125,7 @@ class HealthController:
         self._joining: dict[str, None] = {}
         self._scopes: dict[str, tuple[str, ...]] = {}
         self._sizes: Counter[str] = Counter()
-        self._next_at = float("-inf")
+        self._decided_at = self._next_at = float("-inf")
         self._is_changed = True
         self._wake_at: float | None = None
         self._followed = ExitStack()
@@ -236,7 +237,8 @@ class HealthController:
 
     def _decide_soon(self) -> None:
         self._is_changed = True
-        self._next_at = min(self._next_at, self._instant() + _SOON_SECONDS)
+        soon = max(self._instant() + _TOGETHER_SECONDS, self._decided_at + _SOON_SECONDS)
+        self._next_at = min(self._next_at, soon)
 
     # Decisions
 
@@ -245,15 +247,14 @@ class HealthController:
         instant = self._instant()
         self._is_changed, self._wake_at = False, None
         if self._reports.is_undefined or self._fleets.is_undefined:
-            self._wake_at = now + self._policy.idle_loop_seconds
-            return Decision(wake_at=self._wake_at)
+            self._next_at = instant + self._policy.idle_loop_seconds
         if instant < self._next_at:
             self._wake_at = now + self._next_at - instant
             return Decision(wake_at=self._wake_at)
         view = self._view(now, instant)
         decision, self.report = decide_health(view, self._policy, self._memory)
         wait = _SOON_SECONDS if decision.actions else (decision.wake_at or now) - now
-        self._next_at, self._wake_at = instant + wait, now + wait
+        self._decided_at, self._next_at, self._wake_at = instant, instant + wait, now + wait
         return replace(decision, wake_at=self._wake_at)
 
     def due_at(self) -> float | None:

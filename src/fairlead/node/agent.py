@@ -2,6 +2,7 @@
 
 A source is looked at once in its period, which is a second at the least. What the looks of a second
 changed is written once: first the state, then the report, which replaces the one before as a whole.
+Only the begin of a fault does not wait for the end of its second.
 A fault of our own in one source stops that source, says so, and leaves the others alone.
 """
 
@@ -45,14 +46,15 @@ class Agent:
         self._repairs = repairs
         self._watch = MachineWatch(sources, state.load(), boot_id=host.boot_id(), now=host.now())
         self._machine_id = host.machine_id()
-        self._stop = asyncio.Event()
+        self._is_stopped, self._is_due = False, asyncio.Event()
         self._not_kept = state.replaced
         self._published: object = None
         self._published_at = 0.0
 
     def stop(self) -> None:
         """End the loop at its next step."""
-        self._stop.set()
+        self._is_stopped = True
+        self._is_due.set()
 
     async def run(self) -> None:
         """Look and report until stopped; what is known then is kept.
@@ -74,6 +76,7 @@ class Agent:
         loop, reader = asyncio.get_running_loop(), Reader(source)
         due = loop.time()
         while True:
+            begun = self._watch.begun
             try:
                 await reader.look(self._watch, self._host, self._read_seconds_max)
             except Exception as error:  # noqa: BLE001 # ours: it stops this source only
@@ -81,6 +84,8 @@ class Agent:
                 why = f"stopped by a fault of the agent: {type(error).__name__}: {error}"
                 self._watch.blind(source, why, self._host.now())
                 return
+            if self._watch.begun != begun:
+                self._is_due.set()
             due = max(due + source.period_seconds, loop.time())
             await asyncio.sleep(due - loop.time())
 
@@ -99,10 +104,11 @@ class Agent:
 
     async def _report_on_changes(self) -> None:
         loop = asyncio.get_running_loop()
-        while not self._stop.is_set():
+        while not self._is_stopped:
+            self._is_due.clear()
             self._publish(loop.time())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), TICK_SECONDS)
+                await asyncio.wait_for(self._is_due.wait(), TICK_SECONDS)
 
     def _publish(self, now: float) -> None:
         """Keep and report what is new; the report alone where the state cannot be written."""

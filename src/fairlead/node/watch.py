@@ -78,6 +78,11 @@ class MachineWatch:
         return self._book.dropped
 
     @property
+    def begun(self) -> int:
+        """How many faults have begun since the start of the process."""
+        return self._book.begun
+
+    @property
     def is_healthy(self) -> bool:
         """True when no open fault is worse than information."""
         return not any(fault.is_sick for fault in self._book.faults)

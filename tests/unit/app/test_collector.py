@@ -21,6 +21,7 @@ from fairlead.api.status import NotFound
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.collector import (
     CONFIRM_SECONDS,
+    LOOK_SECONDS,
     REQUEST_SECONDS_MIN,
     START_SECONDS,
     WRITE_SECONDS_MIN,
@@ -115,6 +116,39 @@ def test_what_changes_is_written_at_once_and_the_rest_confirmed_rarely(tmp_path:
             assert len(writes) - 2 <= 3600 / (0.8 * CONFIRM_SECONDS) + 1
             found = await fleet.client.get(NODE_REPORTS, "n1")
             assert found.status.faults[0].count > 300
+            machine.collector.stop()
+            await task
+
+    run(main())
+
+
+def test_a_replaced_report_is_written_at_once_and_many_at_a_bounded_rate(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as fleet:
+            machine = Machine(fleet, tmp_path)
+            await machine.make_node()
+            versions = set[str]()
+
+            async def codes_after(code: int, seconds: float) -> int:
+                machine.tree.xid(code)
+                machine.say()
+                machine.collector.notify()
+                await asyncio.sleep(seconds)
+                found = await fleet.client.get(NODE_REPORTS, "n1")
+                versions.add(found.metadata.resource_version)
+                return len(found.status.faults)
+
+            machine.say()
+            task = asyncio.create_task(machine.collector.run())
+            await asyncio.sleep(START_SECONDS + 2 * LOOK_SECONDS)
+            found = [await codes_after(code, 0.2) for code in (48, 79)]
+            assert found == [1, 2], "it waits neither for a look nor for the write before it"
+            await asyncio.sleep(2 * WRITE_SECONDS_MIN)
+            versions.clear()
+            for code in range(100, 160):  # another fault each second
+                await codes_after(code, 1)
+            assert 60 / WRITE_SECONDS_MIN <= len(versions) <= 60 / WRITE_SECONDS_MIN + 3
+            assert await codes_after(160, WRITE_SECONDS_MIN) == 63, "none is left out"
             machine.collector.stop()
             await task
 

@@ -132,6 +132,20 @@ def test_a_node_that_is_mended_comes_back_and_takes_work() -> None:
     run(main())
 
 
+def test_a_node_is_tainted_as_soon_as_its_fault_is_confirmed() -> None:
+    async def main() -> None:
+        async with FleetWorld.running(health=ACTING) as fleet:
+            world = await ready(fleet, 6)
+            name = (await fleet.nodes())[0].metadata.name
+            await world.tell(name, world.fault())
+            await asyncio.sleep(ACTING.confirm_seconds - 0.1)
+            assert (await world.node(name)).spec.taints == ()
+            await asyncio.sleep(0.5)
+            assert [t.key for t in (await world.node(name)).spec.taints] == [names.TAINT_UNHEALTHY]
+
+    run(main())
+
+
 def test_a_machine_whose_agent_is_silent_is_restarted_by_its_provider_once() -> None:
     async def main() -> None:
         async with FleetWorld.running(health=ACTING) as fleet:

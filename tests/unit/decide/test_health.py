@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace as replaced
 
+import pytest
 from msgspec.structs import replace
 from tests.unit.decide.health_world import ACTING, HealthWorld, fault
 
@@ -17,6 +18,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.actions import SetRecord
+from fairlead.decide.health.cycle import decide_health
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.model.health.node_record import NodeState, provider_restart_of
 from fairlead.model.health.windows import drain_of
@@ -41,6 +43,19 @@ def test_a_critical_fault_is_seen_twice_and_then_closes_its_node_alone() -> None
     assert record is not None
     assert record.reason == "Critical gpu-xid 0000:3b:00 79; it is empty"
     assert not world.nodes["n03"].spec.unschedulable, "that field is a person's"
+
+
+def test_each_fault_is_confirmed_in_its_own_time_whatever_begins_meanwhile() -> None:
+    world = seeing()
+    wait = world.policy.confirm_seconds
+    waits: list[float] = []
+    for name in ("n03", "n07"):
+        world.tell(name, fault(at=world.now))
+        decision, _ = decide_health(world.view(), world.policy, world.memory)
+        assert decision.wake_at is not None
+        waits.append(decision.wake_at - world.now)
+        world.now += 0.8 * wait
+    assert waits == [pytest.approx(wait, abs=0.1), pytest.approx(0.2 * wait, abs=0.1)]
 
 
 def test_a_fault_that_is_gone_again_closes_nothing() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -34,15 +35,16 @@ from fairlead.cli.connection.connect import Choice, replica_connection
 def collector(common_: Common, *, report: str, node: str, rates: str, requests: str) -> None:
     """Write what a node's agent reports into the cluster.
 
-    Into the NodeReport of the node, whenever something changes: at most once in five seconds, and
-    every ten minutes otherwise. What cannot be read or written is logged and tried again.
+    Into the NodeReport of the node, whenever something changes: on average at most once in five
+    seconds, and every ten minutes otherwise. What cannot be read or written is logged and tried
+    again.
 
     On a cluster it runs as a pod on the node, whose token names the node.
     """
     from fairlead.app.collector import REPORT_BYTES_MAX, Collector
     from fairlead.app.signals import stop_on_signals
     from fairlead.kube.client import HttpClient
-    from fairlead.node.files import read_file, replace_file
+    from fairlead.node.files import on_replaced, read_file, replace_file
     from fairlead.runtime.clock import SystemClock
     from fairlead.runtime.logs import configure
 
@@ -50,6 +52,7 @@ def collector(common_: Common, *, report: str, node: str, rates: str, requests: 
 
     async def main() -> None:
         client, clock = HttpClient(connection), SystemClock()
+        log = configure(clock=clock)
         tell = partial(replace_file, Path(rates), mode=0o644) if rates else None
         running = Collector(
             client,
@@ -59,12 +62,17 @@ def collector(common_: Common, *, report: str, node: str, rates: str, requests: 
             ask=partial(replace_file, Path(requests), mode=0o644) if requests else None,
             clock=clock,
             rng=random.Random(),  # noqa: S311 # jitter, not secrets
-            log=configure(clock=clock),
+            log=log,
         )
         stop_on_signals(running.stop)
-        try:
-            await running.run()
-        finally:
-            await client.close()
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(on_replaced(Path(report), running.notify))
+            except OSError as error:  # no more of them for this user, or no folder yet
+                log.warning("Reports are read late: no notice of them", error=str(error))
+            try:
+                await running.run()
+            finally:
+                await client.close()
 
     asyncio.run(main())

@@ -80,6 +80,8 @@ from fairlead.model.health.node_record import NodeState
 from fairlead.model.health.pair_book import PairBook
 
 _NOTES_MAX = 100
+#: So much later the next decision is due, so that no rounding makes it one that is too early.
+_ROUNDING_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +200,10 @@ class _Cycle:
         self._note_shadows(findings)
         is_busy = bool(view.nodes) or bool(findings)
         seconds = self.policy.loop_seconds if is_busy else self.policy.idle_loop_seconds
-        latest = max(self.seen.suspects.values(), default=float("-inf"))
-        if latest > view.instant - self.policy.confirm_seconds:
-            seconds = self.policy.confirm_seconds
+        doubted = self.seen.doubted_since
+        if doubted is not None:
+            wait = doubted + self.policy.confirm_seconds - view.instant
+            seconds = min(seconds, wait + _ROUNDING_SECONDS)
         report = HealthReport(findings, held, self.states, len(view.due), late, bad_links)
         return Decision(tuple(self.actions), wake_at=view.now + seconds), report
 

@@ -78,8 +78,9 @@ class HealthPolicy:
     test_start_seconds: float = 600.0
     #: Tests that run at a time.
     tests_at_once_max: int = 256
-    #: A fault is acted on if it is still there after so long.
-    confirm_seconds: float = 2.0
+    #: A fault is acted on if it is still there after so long: longer than agents take to find one
+    #: that all machines have, each at its next look, so that it is seen to be one of all.
+    confirm_seconds: float = 1.5
     #: A node that is not empty so long after the deadline is gone on with.
     stuck_seconds: float = 600.0
     validate_seconds_max: float = 3600.0

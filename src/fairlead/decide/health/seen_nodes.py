@@ -52,6 +52,11 @@ class SeenNodes:
     _policy: HealthPolicy | None = None
     _now: float = float("-inf")
 
+    @property
+    def doubted_since(self) -> float | None:
+        """Since when the first suspect waits to be confirmed, an instant; None: none does."""
+        return min(self._unconfirmed.values(), default=None)
+
     def look(
         self, nodes: Mapping[str, NodeView], policy: HealthPolicy, now: float, instant: float
     ) -> None:

@@ -27,11 +27,12 @@ FAULTS_MAX = 1_000
 
 
 class FaultBook:
-    """Open faults by identity. `dropped` counts those that had no room."""
+    """Open faults by identity. `dropped` counts those that had no room, `begun` all that began."""
 
     def __init__(self, faults: Iterable[Fault] = (), *, boot_id: str, dropped: int = 0) -> None:
         self.boot_id = boot_id
         self.dropped = dropped
+        self.begun = 0
         self._open: dict[Identity, Fault] = {fault.identity: fault for fault in faults}
 
     @property
@@ -115,6 +116,7 @@ class FaultBook:
         fault = self._open.get(seen.identity)
         quiet_since = seen.at.uptime_seconds if is_log else None
         if fault is None:
+            self.begun += 1
             self._open[seen.identity] = Fault(
                 seen.identity, seen.verdict, seen.evidence, first_seen=seen.at.time,
                 last_seen=seen.at.time, boot_id=self.boot_id, quiet_since=quiet_since,
