@@ -61,6 +61,8 @@ def test_tests_find_silent_faults_before_gangs_do_and_cost_next_to_nothing() -> 
     assert untested.silent.found_by_people > 0
     assert untested.silent.found_by_tests == 0
     assert tested.silent.found_by_tests > 2
+    assert tested.silent.taken > 2
+    assert tested.silent.taken_good == 0
     assert tested.silent.gangs_hit < untested.silent.gangs_hit
     assert tested.silent.lost_gpu_seconds < untested.silent.lost_gpu_seconds / 2
     assert tested.node_tests.share < 0.01, "each is tested once an hour here"

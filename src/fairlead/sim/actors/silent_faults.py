@@ -41,6 +41,8 @@ _KINDS = (Quality.CORRUPT, Quality.SLOW, Quality.DEAD)
 _SLOW_KINDS = (Quality.SLOW, Quality.LINK)
 _SLOW_FACTOR, _DEAD_SECONDS = 2.0, 30.0
 _LOOK_SECONDS = 60.0
+#: What is found again within so long was not mended.
+REPEAT_SECONDS = 7 * DAY_SECONDS
 #: Of the reason for which a node is out.
 _BLAMED = "node-test network"
 
@@ -67,6 +69,9 @@ class SilentFaults(Observer):
         #: Attempts that began on a bad machine, and the GPU time that they lost by it.
         self.gangs_hit = 0
         self.lost_gpu_seconds = 0.0
+        #: Times that a node was taken out: in all, while its machine was good, and within
+        #: REPEAT_SECONDS after its machine was mended.
+        self.taken = self.taken_good = self.repeated = 0
         self.bad: dict[str, Quality] = {}
         self._options = options
         self._client = client
@@ -81,6 +86,8 @@ class SilentFaults(Observer):
         self._mended_at: dict[str, float] = {}
         self._cordon: dict[str, None] = {}
         self._blamed: dict[str, None] = {}
+        self._out: set[str] = set()
+        self._last_mended: dict[str, float] = {}
 
     # What is written
 
@@ -90,6 +97,7 @@ class SilentFaults(Observer):
             for known in (self.bad, self._mended_at, self._hits, self._cordon, self._blamed):
                 known.pop(name, None)
             self._seen.discard(name)
+            self._out.discard(name)
             return
         if name not in self._seen:
             self._seen.add(name)
@@ -97,9 +105,19 @@ class SilentFaults(Observer):
                 self._spoil(name)
         record = record_of(new.metadata.annotations)
         self._check_blame(name, record)
+        self._count_taken(name, now, is_out=record is not None and record.is_out)
         if record is not None and record.state is NodeState.ASKING and name not in self._mended_at:
             self.found_by_tests += name in self.bad
             self._find(name, now)
+
+    def _count_taken(self, name: str, now: float, *, is_out: bool) -> None:
+        if not is_out:
+            self._out.discard(name)
+        elif name not in self._out:
+            self._out.add(name)
+            self.taken += 1
+            self.taken_good += name not in self.bad
+            self.repeated += now - self._last_mended.get(name, float("-inf")) < REPEAT_SECONDS
 
     def _check_blame(self, name: str, record: NodeRecord | None) -> None:
         """A node that goes out for its pairs is one that is slow: no healthy partner goes."""
@@ -180,6 +198,7 @@ class SilentFaults(Observer):
         now = self._clock.now()
         for name in sorted(name for name, at in self._mended_at.items() if at <= now):
             del self._mended_at[name]
+            self._last_mended[name] = now
             self._hits.pop(name, None)
             if self.bad.pop(name, None) in _SLOW_KINDS:
                 self._disturbances.slow(name, 1.0)

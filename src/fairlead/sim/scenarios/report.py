@@ -148,6 +148,10 @@ def _tested(summary: Summary) -> list[tuple[str, str]]:
             ("Silent faults", f"{summary.silent_faults:,}, {found}"),
             ("Attempts begun on bad nodes", f"{summary.gangs_hit:,}, {spoiled:,.0f} GPU hours"),
         ]
+    if summary.nodes_taken:
+        again = f"{summary.nodes_taken_again:,} within 7 days after a repair"
+        text = f"{summary.nodes_taken:,}, {summary.nodes_taken_good:,} of them good, {again}"
+        rows.append(("Nodes taken out", text))
     if summary.node_test_share is not None:
         share = f"{summary.node_test_share:.3%} of the node time"
         rows.append(("Node tests", f"{summary.node_tests:,}, {share}"))

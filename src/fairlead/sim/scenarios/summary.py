@@ -95,6 +95,10 @@ class Summary:
     silent_faults: int = 0
     silent_faults_found_by_tests: int = 0
     gangs_hit: int = 0
+    #: Nodes that went out of service: in all, good ones, and within 7 days after a repair.
+    nodes_taken: int = 0
+    nodes_taken_good: int = 0
+    nodes_taken_again: int = 0
     spoiled_gpu_seconds: float | None = None
     #: Of tests of nodes: how many, the share of the node time that they took, and of the periods in
     #: which a node was idle for half an hour the share that had a test within a day.
@@ -161,7 +165,8 @@ def summarize(
         idle_machine_seconds=use.idle_seconds if use.launched else None,
         per_pod=_per_pod(per_pod) if per_pod is not None else None,
         silent_faults=silent.faults, silent_faults_found_by_tests=silent.found_by_tests,
-        gangs_hit=silent.gangs_hit,
+        gangs_hit=silent.gangs_hit, nodes_taken=silent.taken, nodes_taken_good=silent.taken_good,
+        nodes_taken_again=silent.repeated,
         spoiled_gpu_seconds=silent.lost_gpu_seconds if silent.faults else None,
         node_tests=tests.tests, node_test_share=tests.share if tests.tests else None,
         node_test_coverage=tests.coverage,
