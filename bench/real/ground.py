@@ -213,8 +213,13 @@ async def each(
             group.create_task(worker())
 
 
+def node_name(number: int) -> str:
+    """Return the name of the node of a number."""
+    return f"n{number:05d}"
+
+
 def _node(number: int, labels: dict[str, str]) -> dict[str, Any]:
-    body = node_body(f"n{number:05d}")
+    body = node_body(node_name(number))
     body["metadata"]["labels"] |= labels
     ready = {"type": "Ready", "status": "True", "reason": "AsExpected", "message": ""}
     body["status"]["conditions"] = [ready]

@@ -53,12 +53,16 @@ class Operator:
 
 @contextlib.asynccontextmanager
 async def operator(
-    kubeconfig: Path, *, binding: str = "direct", tag: str = "operator"
-) -> AsyncGenerator[Operator]:
-    """Run one until the end of the block; it leads and is ready when the block begins."""
+    kubeconfig: Path, *, binding: str = "direct", tag: str = "operator",
+    settings: Path | None = None,
+) -> AsyncGenerator[Operator]:  # fmt: skip
+    """Run one until the end of the block; it leads and is ready when the block begins.
+
+    `settings`: the file of its settings.
+    """
     log = kubeconfig.parent / f"{tag}-{time.monotonic_ns()}.log"
     begun = time.perf_counter()
-    process = _start(kubeconfig, binding, log)
+    process = _start(kubeconfig, binding, log, settings)
     try:
         async with asyncio.timeout(SECONDS_MAX):
             port = await _port(process, log)
@@ -73,12 +77,15 @@ async def operator(
             process.wait()
 
 
-def _start(kubeconfig: Path, binding: str, log: Path) -> subprocess.Popen[bytes]:
+def _start(
+    kubeconfig: Path, binding: str, log: Path, settings: Path | None
+) -> subprocess.Popen[bytes]:
+    more = [] if settings is None else ["--settings", str(settings)]
     with log.open("wb") as stream:
         return subprocess.Popen(
             [
                 sys.executable, "-m", "fairlead", "controller", "--kubeconfig", str(kubeconfig),
-                "-n", "default", "--listen", "127.0.0.1:0", "--binding", binding,
+                "-n", "default", "--listen", "127.0.0.1:0", "--binding", binding, *more,
             ],
             stderr=stream, stdout=subprocess.DEVNULL, env={**os.environ},
         )  # fmt: skip

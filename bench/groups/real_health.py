@@ -1,0 +1,193 @@
+"""From a message of the kernel to the taint of its node, while 7,500 collectors report.
+
+100 nodes have the agent itself, on files; of the others the collectors alone are there, and say as
+usual that all is well (`bench/real/agents.py`). A line with an Xid is appended to the kernel's log
+of one node after another, at random times, and a watch says when the node has the taint. What the
+collectors use in a window in which nothing is wrong is compared with as many that only read, decode
+and write what these do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from bench.groups.real_waiting import running_seconds
+from bench.harness import Report, cpu_slowness
+from bench.processes import Child, child, resident_bytes
+from bench.real.agents import LOG
+from bench.real.ground import NODE_COUNT, SECONDS_MAX, Ground, node_name, on_ground
+from bench.real.operator import Operator, operator
+from fairlead.api.names import TAINT_UNHEALTHY
+from fairlead.api.resources import NODE_REPORTS, NODES, Resource
+from fairlead.kube.client import HttpClient
+
+AGENTS = 100
+#: Between two faults, on average; the fleet lets 2 % of its nodes go in five minutes.
+FAULT_SECONDS = 1.0
+WINDOW_SECONDS = 60.0
+#: Collectors wait for up to a third of it before their first report.
+SETTLE_SECONDS = 30.0
+SETTINGS = "health:\n  enabled: true\n  actOn: [gpu-xid]\n"
+MESSAGE = "3,{},{},-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n"
+
+
+class _Meta(msgspec.Struct, gc=False, frozen=True, rename="camel"):
+    name: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        return ("", self.name)
+
+
+class _Taint(msgspec.Struct, gc=False, frozen=True):
+    key: str
+
+
+class _Spec(msgspec.Struct, gc=False, frozen=True):
+    taints: tuple[_Taint, ...] = ()
+
+
+class TaintedNode(msgspec.Struct, gc=False, frozen=True):
+    """What there is to see of a node for a watch of taints."""
+
+    metadata: _Meta
+    spec: _Spec = _Spec()
+
+
+TAINTED_NODES = Resource(NODES.group, NODES.version, NODES.plural, NODES.kind, TaintedNode)
+
+
+@dataclass
+class _Taints:
+    """When the watch of a client has first seen the taint of each node (perf_counter)."""
+
+    client: HttpClient
+    seen: dict[str, float] = field(default_factory=dict[str, float])
+    _news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def follow(self, version: str) -> None:
+        """Watch until cancelled."""
+        while True:
+            async for event in self.client.watch(TAINTED_NODES, resource_version=version):
+                version, node = event.resource_version, event.object
+                if node is not None and any(t.key == TAINT_UNHEALTHY for t in node.spec.taints):
+                    self.seen.setdefault(node.metadata.name, time.perf_counter())
+                    self._news.set()
+
+    async def reached(self, count: int) -> None:
+        """Wait until so many have it."""
+        while len(self.seen) < count:
+            self._news.clear()
+            await self._news.wait()
+
+
+@dataclass
+class _Found:
+    """Seconds from message to taint; CPU seconds per second, and resident bytes."""
+
+    latencies: list[float] = field(default_factory=list[float])
+    shares: dict[str, float] = field(default_factory=dict[str, float])
+    resident: int = 0
+
+
+def run(report: Report) -> None:
+    """Measure once; one line where there is no server."""
+    found: list[_Found] = []
+
+    async def measure(ground: Ground) -> None:
+        await ground.add_nodes(NODE_COUNT)
+        found.append(await _measured(ground))
+
+    on_ground(report, "real_health", measure)
+    if not found:
+        return
+    (one,) = found
+    slow = cpu_slowness()
+    cuts = statistics.quantiles(one.latencies, n=100)
+    report.add("real_health.taint_p50", cuts[49], "s")
+    report.add("real_health.taint_p99", cuts[98], "s")
+    report.add("real_health.collectors", one.shares["ours"] / slow * 100, "% of a core")
+    report.add("real_health.collectors_ratio", one.shares["ours"] / one.shares["bare"], "x bare")
+    report.add("real_health.collectors_memory", one.resident / 1e6, "MB")
+    report.add("real_health.controllers", one.shares["idle"] / slow * 100, "% of a core")
+    report.add("real_health.controllers_faults", one.shares["faults"] / slow * 100, "% of a core")
+
+
+async def _measured(ground: Ground) -> _Found:
+    found = _Found()
+    kubeconfig = ground.plane.kubeconfig()
+    with tempfile.TemporaryDirectory(prefix="fairlead-agents-") as name:
+        folder = Path(name)
+        (folder / "settings.yaml").write_text(SETTINGS)
+        with child("bench.real.agents", *_arguments(kubeconfig, folder, AGENTS)) as agents:
+            await _started(agents)
+            async with asyncio.timeout(2 * SECONDS_MAX):
+                await _all_reported(ground.client)
+            async with operator(kubeconfig, settings=folder / "settings.yaml") as ours:
+                await asyncio.sleep(SETTLE_SECONDS)
+                shares = await _shares(agents.pid, ours.pid)
+                found.shares |= {"ours": shares[0], "idle": shares[1]}
+                await _faults(ground, folder, ours, found)
+                found.resident = resident_bytes(agents.pid)
+        arguments = _arguments(kubeconfig, folder, 0)
+        with child("bench.real.agents", *arguments, "bare") as bare:
+            await _started(bare)
+            (found.shares["bare"],) = await _shares(bare.pid)
+    return found
+
+
+def _arguments(kubeconfig: Path, folder: Path, agents: int) -> tuple[str, ...]:
+    return (str(kubeconfig), str(folder), "0", str(NODE_COUNT), str(agents))
+
+
+async def _started(agents: Child) -> None:
+    assert await asyncio.to_thread(agents.read) == NODE_COUNT
+    await asyncio.sleep(SETTLE_SECONDS)
+
+
+async def _all_reported(client: HttpClient) -> None:
+    """Wait until each node has a report: a busy server makes collectors try again."""
+    while True:
+        reports = (await client.list(NODE_REPORTS)).items
+        if sum(each.status.observed_at is not None for each in reports) == NODE_COUNT:
+            return
+        await asyncio.sleep(SETTLE_SECONDS)
+
+
+async def _shares(*pids: int) -> list[float]:
+    """Return the CPU seconds per second of processes in a window."""
+    before, begun = [running_seconds(pid) for pid in pids], time.perf_counter()
+    await asyncio.sleep(WINDOW_SECONDS)
+    passed = time.perf_counter() - begun
+    return [(running_seconds(pid) - at) / passed for pid, at in zip(pids, before, strict=True)]
+
+
+async def _faults(ground: Ground, folder: Path, ours: Operator, found: _Found) -> None:
+    """Have the kernels of all nodes with an agent say something, one after another."""
+    client, rng, at = ground.client, random.Random(40), dict[str, float]()
+    taints = _Taints(client)
+    version = (await client.list(TAINTED_NODES)).resource_version
+    async with asyncio.timeout(SECONDS_MAX), asyncio.TaskGroup() as group:
+        watch = group.create_task(taints.follow(version))
+        cpu, begun = running_seconds(ours.pid), time.perf_counter()
+        for number in range(AGENTS):
+            await asyncio.sleep(rng.expovariate(1 / FAULT_SECONDS))
+            name = node_name(number)
+            with (folder / name / LOG).open("a") as log:
+                log.write(MESSAGE.format(0, 90_000_000_000))
+            at[name] = time.perf_counter()
+        passed = time.perf_counter() - begun
+        found.shares["faults"] = (running_seconds(ours.pid) - cpu) / passed
+        await taints.reached(AGENTS)
+        watch.cancel()
+    found.latencies = [taints.seen[name] - at[name] for name in at]
