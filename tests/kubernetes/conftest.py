@@ -26,6 +26,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFil
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest; the short files of the conformance suite fill the end."""
-    items.sort(key=lambda item: (
-        not item.path.is_relative_to(_NODES), not item.path.is_relative_to(_HERE)
-    ))  # fmt: skip
+    places = {
+        path: (not path.is_relative_to(_NODES), not path.is_relative_to(_HERE))
+        for path in {item.path for item in items}
+    }
+    items.sort(key=lambda item: places[item.path])
