@@ -141,16 +141,20 @@ class Tasks:
         )
         try:
             code = await process.process.wait()
+        except asyncio.CancelledError:  # the script has ended first
+            pumps.cancel()
+            raise
         finally:
             feeding.cancel()
             process.kill_rest()
-        try:
-            with suppress(TimeoutError):  # a process that left the group may hold the pipes
-                async with asyncio.timeout(DRAIN_SECONDS_MAX):
-                    await pumps
-        finally:
-            task.process = None
-            process.close()
+            await process.process.wait()
+            try:
+                with suppress(TimeoutError):  # a process that left the group may hold the pipes
+                    async with asyncio.timeout(DRAIN_SECONDS_MAX):
+                        await pumps
+            finally:
+                task.process = None
+                process.close()
         return code
 
     async def _feed(self, step: int, rank: int, process: TaskProcess) -> None:

@@ -240,6 +240,21 @@ def test_what_the_script_leaves_behind_ends_with_it(tmp_path: Path) -> None:
     assert list(tmp_path.glob("steps-*")) == []
 
 
+def test_a_step_that_the_script_leaves_running_ends_quietly_in_every_member(
+    tmp_path: Path,
+) -> None:
+    """As scripts for Ray do it: daemons run in steps in the background until the script ends."""
+    script = (
+        "srun sh -c 'touch up-$SLURM_PROCID; echo up; exec sleep 1000' &\n"
+        "until [ -e up-0 ] && [ -e up-1 ]; do sleep 0.05; done\n"
+    )
+    members = job(tmp_path, script)
+    said = [member.communicate(timeout=PATIENCE_SECONDS) for member in members]
+    assert [member.returncode for member in members] == [0, 0]
+    own = [line for _, errors in said for line in errors.splitlines()]
+    assert [line for line in own if not line.startswith("srun: ")] == []
+
+
 def test_a_lost_member_ends_the_script_and_says_so(tmp_path: Path) -> None:
     members = job(tmp_path, "touch up; sleep 1000")
     while not (tmp_path / "up").exists():
