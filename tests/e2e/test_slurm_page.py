@@ -176,6 +176,13 @@ CASES: dict[str, tuple[str, str]] = {
         "sprio -h -o %i; sshare; fairlead ps -o wide; fairlead quota vision",
         "vision.*PRIO.*vision",
     ),
+    "`sacctmgr show associations`": (
+        "sacctmgr -nP show users withassoc format=account,qos where user=ada cluster=fairlead;"
+        "sacctmgr -P show associations where user=ada; sacctmgr -n list user x format=account%9;"
+        "sshare -U --format Account%8 --noheader; fairlead teams",
+        r"^vision\|\nCluster\|Account\|User\|QOS\nfairlead\|vision\|ada\|\n   vision \n"
+        r"  vision \n.*vision",
+    ),
 }  # fmt: skip
 
 

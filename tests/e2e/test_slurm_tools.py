@@ -405,6 +405,22 @@ def test_sshare_shows_the_weights_of_teams_and_what_they_use(tools: Tools) -> No
     assert "shares are of teams" in tools.run("sshare", "-u", "ana", code=1).err
 
 
+def test_programs_that_ask_for_accounts_find_none_where_there_are_no_teams(tools: Tools) -> None:
+    """As Snakemake asks before it submits, and Open OnDemand for its forms."""
+    of_user = ("sacctmgr", "-n", "-s", "list", "user", "ada", "format=account%256")
+    of_form = ("sacctmgr", "-nP", "show", "users", "withassoc", "format=account,qos", "where",
+               "user=ada", "cluster=fairlead")  # fmt: skip
+    shares = ("sshare", "-U", "--format", "Account%256", "--noheader")
+    for words in (of_user, of_form, shares):
+        assert tools.run(*words).out == "", words
+    for words, said in (
+        (("-i", "add", "account", "nlp"), "invalid keyword: add"),
+        (("show", "tres"), "invalid keyword: tres"),
+        (("show", "user", "format=shoe"), "Unknown field 'shoe'"),
+    ):
+        assert said in tools.run("sacctmgr", *words, code=1).err
+
+
 def test_sattach_shows_what_a_job_writes_and_ends_as_it_does(tools: Tools) -> None:
     number = tools.submit("#!/bin/sh\necho step of $SLURM_JOB_ID\nsleep 1\nexit 3\n")
     attached = tools.run("sattach", f"{number}.0", code=3)

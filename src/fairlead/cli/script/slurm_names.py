@@ -5,6 +5,6 @@ from __future__ import annotations
 CLUSTER = "fairlead"
 DEFAULT_PARTITION = "all"
 COMMANDS = (
-    "sacct", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "seff", "sinfo",
-    "sprio", "squeue", "srun", "sshare",
+    "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "seff",
+    "sinfo", "sprio", "squeue", "srun", "sshare",
 )  # fmt: skip

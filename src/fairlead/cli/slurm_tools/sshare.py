@@ -23,12 +23,11 @@ FORMAT = "account,user,rawshares,normshares,rawusage,effectvusage,fairshare"
 FORMAT_LONG = "account,user,rawshares,normshares,rawusage,normusage,effectvusage,fairshare,levelfs"
 OPTIONS = ToolOptions(
     "A/accounts= ~a/all e/helpformat h/noheader l/long ~M/clusters= ~/cluster= m/partition "
-    "~n/ o/format= p/parsable P/parsable2 u/users= U/Users ~v/verbose /delimiter= /json? /yaml?",
+    "~n/ o/format= p/parsable P/parsable2 u/users= ~U/Users ~v/verbose /delimiter= /json? /yaml?",
     {
         "helpformat": "--long shows all columns",
         "partition": "shares are of teams; fairlead quota TEAM",
         "users": "shares are of teams; userLimits of a Team bound its users",
-        "Users": "shares are of teams; userLimits of a Team bound its users",
         "json": "fairlead teams -o json",
         "yaml": "fairlead teams -o yaml",
     },
