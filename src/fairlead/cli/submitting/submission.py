@@ -96,14 +96,26 @@ def pick_name(naming: Naming, taken: frozenset[str]) -> str:
 
 
 def check(api: Api, submission: Submission, name: str) -> dict[str, Any]:
-    """Send what was built as a dry run and return what would be stored; CliError when refused."""
-    manifest = submission.build(name)
-    try:
-        return api.create(
-            submission.resource.raw, manifest, namespace=submission.namespace, dry_run=True
-        )
-    except ApiError as error:
-        raise in_words_of_flags(api, error, submission.namespace) from error
+    """Send what was built as a dry run and return what would be stored; CliError when refused.
+
+    A numbered name that has been taken meanwhile is replaced by the next one, as in `store`.
+    """
+    for _ in range(NAME_TRIES_MAX):
+        try:
+            return api.create(
+                submission.resource.raw, submission.build(name), namespace=submission.namespace,
+                dry_run=True,
+            )  # fmt: skip
+        except ApiError as error:
+            if not isinstance(error, AlreadyExists) or submission.naming.asked is not None:
+                raise in_words_of_flags(api, error, submission.namespace) from error
+            name = pick_name(submission.naming, taken_names(api, submission.namespace))
+    raise _no_free_name(submission)
+
+
+def _no_free_name(submission: Submission) -> CliError:
+    return fail(Code.CONFLICT, f"no free name '{submission.naming.base}-N' was found",
+                help=("--name NAME",))  # fmt: skip
 
 
 def in_words_of_flags(api: Api, error: ApiError, namespace: str) -> CliError:
@@ -154,8 +166,7 @@ def store(api: Api, submission: Submission, name: str) -> dict[str, Any]:
             name = pick_name(submission.naming, taken_names(api, submission.namespace))
         except ApiError as error:
             raise _refused(error, submission.namespace) from error
-    raise fail(Code.CONFLICT, f"no free name '{submission.naming.base}-N' was found",
-               help=("--name NAME",))  # fmt: skip
+    raise _no_free_name(submission)
 
 
 def _store_as(api: Api, submission: Submission, name: str) -> dict[str, Any]:

@@ -99,6 +99,13 @@ def test_a_name_in_use_has_a_remedy(cluster: FakeApi, capsys: pytest.CaptureFixt
     )
 
 
+def test_a_numbered_name_that_is_taken_during_the_dry_run_is_replaced(cluster: FakeApi) -> None:
+    """As programs do it that submit several scripts of one name at once."""
+    cluster.client.fail_next("create", AlreadyExists('jobs.fairlead.dev "train" already exists'))
+    assert run(["submit", "train.sh", "--on", "any"]) == 0
+    assert len(cluster.list(JOBS)) == 1
+
+
 def test_refusals_name_the_flag_and_what_there_is(
     cluster: FakeApi, capsys: pytest.CaptureFixture[str]
 ) -> None:
