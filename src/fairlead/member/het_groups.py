@@ -49,6 +49,8 @@ def components(environment: Mapping[str, str], hosts: Sequence[str]) -> tuple[Al
     first = 0
     for component in range(component_count(environment)):
         text = environment_of(environment, component).get("SLURM_TASKS_PER_NODE")
+        if text is None and component_count(environment) == 1:
+            text = f"1(x{len(hosts)})"  # as in Slurm, where a program has taken the variable away
         if text is None:
             raise StepError("run this in a batch script of Fairlead (fairlead submit)")
         tasks = counts(text)

@@ -94,6 +94,12 @@ def test_tasks_are_in_blocks_and_each_step_has_a_number(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_program_that_takes_slurms_variables_away_still_starts_steps(tmp_path: Path) -> None:
+    """As Snakemake does before its srun."""
+    script = "unset SLURM_TASKS_PER_NODE\nsrun -n1 echo one\nsrun sh -c 'echo of $SLURM_NTASKS'"
+    assert run(tmp_path, script, tasks="2(x2)")[:2] == ([0, 0], ["of 2", "of 2", "one"])
+
+
 def test_lines_are_labelled_with_the_task(tmp_path: Path) -> None:
     codes, lines, errors = run(
         tmp_path, "srun -l -n2 sh -c 'echo a; printf b; echo c $SLURM_PROCID >&2'"
