@@ -9,6 +9,7 @@ from tests.conformance import scenarios_apply as apply
 from tests.conformance import scenarios_quota as quota
 from tests.conformance import scenarios_reads as reads
 from tests.conformance import scenarios_resize as resize
+from tests.conformance import scenarios_versions as versions
 from tests.conformance import scenarios_writes as writes
 from tests.conformance.recorder import Recorder
 
@@ -50,6 +51,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     reads.p56_p57_forms,
     reads.p59_not_claimed,
     reads.p60_p62_definitions,
+    versions.p60_versions_of_other_names,
+    versions.p45_watches_of_both_versions,
+    versions.p19_applies_in_either_version,
     reads.p64_p65_admission_and_reviews,
     quota.p64_quotas,
     quota.p64_quotas_with_scopes,

@@ -455,3 +455,49 @@ def _of_both(shell: Shell) -> list[str]:
     rows = [line.split() for line in shell.run("history", "twice", "-o", "wide").out.splitlines()]
     uids = [next(word for word in row if word.count("-") == 4) for row in rows[1:]]
     return [shell.run("logs", "twice", "--uid", uid).out for uid in uids]
+
+
+@pytest.mark.skipif(KUBECTL is None, reason="no kubectl on the PATH or in FAIRLEAD_KUBECTL")
+def test_v1beta1_is_served_where_it_is_asked_for_and_goes_again(shell: Shell) -> None:
+    assert KUBECTL is not None
+    kubectl = [KUBECTL, f"--kubeconfig={shell.data}/kubeconfig"]
+
+    def ask(*words: str, stdin: str = "") -> str:
+        said = subprocess.run(
+            [*kubectl, *words], input=stdin, check=True, capture_output=True, text=True
+        )
+        return said.stdout.strip()
+
+    shell.up("--listen", "127.0.0.1:0", "--v1beta1")
+    shell.run("run", "--name", "first", "--cpus", "100m", "--", "true")
+    container = {"name": "main", "image": "none", "command": ["true"]}
+    pod = {
+        "containers": [container], "nodeSelector": {"fairlead.dev/node-type": "local"},
+        "tolerations": [{"key": "fairlead.dev/local", "operator": "Exists"}],
+    }  # fmt: skip
+    role = {"name": "worker", "count": 1, "template": {"spec": pod}}
+    job = {
+        "apiVersion": "fairlead.dev/v1beta1", "kind": "Job", "metadata": {"name": "second"},
+        "spec": {"roles": [role], "after": [{"jobName": "first", "state": "Succeeded"}]},
+    }  # fmt: skip
+    assert ask("apply", "--server-side", "-f", "-", stdin=json.dumps(job)).endswith("applied")
+    eventually(lambda: shell.state("second"), "Succeeded")
+    # Discovery prefers the beta, as on a real server; either version has the same job.
+    spec = json.loads(ask("get", "jobs.fairlead.dev", "second", "-o", "jsonpath={.spec.after[0]}"))
+    assert spec["jobName"] == "first"
+    old = ask("get", "jobs.v1alpha1.fairlead.dev", "second", "-o", "jsonpath={.spec.after[0].job}")
+    assert old == "first"
+    assert ask("get", "jobs.fairlead.dev", "second", "-o", "jsonpath={.status.startTime}")
+    assert "jobName" in ask("explain", "job.spec.after", "--api-version=fairlead.dev/v1beta1")
+    assert "second" in ask("get", "jobs.fairlead.dev", "-o", "wide")
+    # It is remembered, and goes by the opposite flag; what was written stays.
+    shell.down()
+    shell.up()
+    assert ask("get", "jobs.v1beta1.fairlead.dev", "-o", "name")
+    shell.down()
+    shell.up("--no-v1beta1")
+    refused = subprocess.run(
+        [*kubectl, "get", "jobs.v1beta1.fairlead.dev"], capture_output=True, text=True, check=False
+    )
+    assert refused.returncode, refused.stdout
+    assert shell.state("second") == "Succeeded"

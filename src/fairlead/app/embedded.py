@@ -23,6 +23,7 @@ from prometheus_client import CollectorRegistry
 
 from fairlead import __version__
 from fairlead.api.meta import merge_diff
+from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.resources import CRDS
 from fairlead.api.schema import crd
 from fairlead.api.status import AlreadyExists
@@ -60,6 +61,8 @@ from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import OnCrash, SupervisedService, Supervisor
+from fairlead.webhook.configuration import SERVICE
+from fairlead.webhook.definitions import converted_definition
 
 READY_LOOK_SECONDS = 0.02
 START_CRASHES_MAX = 3
@@ -132,7 +135,7 @@ class Cluster:
             )  # fmt: skip
             await service.bootstrap()
             client = InProcessClient(service)
-            await install_crds(client)
+            await install_crds(client, serves_beta=self._settings.serves_beta)
             controllers = Controllers(
                 self._policies(), client, history,
                 context=ProcessContext(self._clock, self._metrics, self._log),
@@ -325,9 +328,12 @@ async def _is_free(host: str, port: int) -> bool:
     return True
 
 
-async def install_crds(client: InProcessClient) -> None:
+async def install_crds(client: InProcessClient, *, serves_beta: bool = False) -> None:
     """Create our kinds' definitions, or bring those of an earlier version up to date."""
-    for manifest in crd.manifests():
+    manifests = crd.manifests()
+    if serves_beta:
+        manifests = [converted_definition(each, OWN_NAMESPACE, SERVICE) for each in manifests]
+    for manifest in manifests:
         try:
             await client.create(CRDS, manifest)
         except AlreadyExists:

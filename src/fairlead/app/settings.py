@@ -61,6 +61,7 @@ class UpFlags:
     listen: str | None = None
     logs: AskedLogs = AskedLogs()
     settings_file: str | None = None
+    serves_beta: bool | None = None
 
 
 class Remembered(msgspec.Struct, frozen=True, rename="camel"):
@@ -73,6 +74,7 @@ class Remembered(msgspec.Struct, frozen=True, rename="camel"):
     port: int = DEFAULT_PORT
     logs: LogSettings = LogSettings()
     settings_file: str = ""
+    serves_beta: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,7 @@ class Settings:
     """What the cluster runs with.
 
     `port` 0 takes a free one; a busy port that was not asked for may be
-    replaced by a free one.
+    replaced by a free one. `serves_beta`: the API server has v1beta1 of our kinds, too.
     """
 
     data: Path
@@ -93,6 +95,7 @@ class Settings:
     logs: LogSettings = field(default_factory=LogSettings)
     settings_file: str = ""
     controllers: ControllerSettings = field(default_factory=ControllerSettings)
+    serves_beta: bool = False
 
     @property
     def is_loopback(self) -> bool:
@@ -143,6 +146,7 @@ def settle(data: Path, asked: UpFlags) -> Settings:
         logs=asked.logs.over(before.logs),
         settings_file=file,
         controllers=_load(file, is_remembered=asked.settings_file is None),
+        serves_beta=before.serves_beta if asked.serves_beta is None else asked.serves_beta,
     )
 
 
@@ -164,7 +168,7 @@ def remember(settings: Settings, port: int) -> None:
     """Keep the settings for the next start; `port` is the one that was taken in the end."""
     kept = Remembered(
         settings.nodes, settings.gpus, settings.profile, settings.host, port, settings.logs,
-        settings_file=settings.settings_file,
+        settings_file=settings.settings_file, serves_beta=settings.serves_beta,
     )  # fmt: skip
     write_private(settings.data / CLUSTER_FILE, msgspec.json.encode(kept))
 

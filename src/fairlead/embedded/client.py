@@ -150,6 +150,7 @@ class InProcessClient(Client):
         info = self._service.registry.of(resource)
         if info is None:
             raise NotFound("the server could not find the requested resource")
+        assert info.version_names is None, "what is read in this process is what is stored"
         return info
 
     def _typed_list(self, page: ListPage, type_: type[T]) -> ObjectList[T]:

@@ -2,7 +2,8 @@
 
 A definition is served with the write that stores it: its conditions NamesAccepted and
 Established are set on the way in (apiextensions `pkg/apiserver/customresource_handler.go`,
-`pkg/controller/{status,establish}`). Versions share one storage; conversion is None.
+`pkg/controller/{status,establish}`). Versions share one storage. Objects of this project's kinds
+are converted as its webhook converts them, without a call; those of others are the same in all.
 """
 
 from __future__ import annotations
@@ -12,11 +13,21 @@ from typing import Any
 
 import msgspec
 
-from fairlead.embedded.resource_info import PrinterColumn, ResourceInfo, ScalePaths, SelectableField
+from fairlead.api import names as api_names
+from fairlead.api.schema.conversion import renamed_path, renames_of
+from fairlead.api.schema.crd import definition_names
+from fairlead.embedded.resource_info import (
+    PrinterColumn,
+    ResourceInfo,
+    ScalePaths,
+    SelectableField,
+    VersionNames,
+)
 from fairlead.embedded.schema.schema import Schema, SchemaError, compile_schema
 from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.verbs.errors import FieldProblem, Finding, ProblemType
 
+_CONVERTED = 'and in definitions of this project "Webhook", between v1alpha1, stored, and v1beta1'
 _META = {"metadata.name": SelectableField(("metadata", "name"))}
 _NAMESPACED_META = {**_META, "metadata.namespace": SelectableField(("metadata", "namespace"))}
 
@@ -113,12 +124,28 @@ def problems(crd: Mapping[str, Any]) -> list[Finding]:
     if spec["scope"] not in ("Namespaced", "Cluster"):
         why = 'supported values: "Cluster", "Namespaced"'
         found.append(FieldProblem("spec.scope", ProblemType.NOT_SUPPORTED, why, spec["scope"]))
-    strategy = as_map(spec.get("conversion")).get("strategy", "None")
-    if strategy != "None":
-        why = 'this server converts nothing; supported values: "None"'
+    strategy = _strategy(spec)
+    if strategy != "None" and not _is_converted(wanted, spec):
+        why = f'this server calls no webhook to convert; supported values: "None", {_CONVERTED}'
         path = "spec.conversion.strategy"
         found.append(FieldProblem(path, ProblemType.NOT_SUPPORTED, why, strategy))
     return [*found, *_version_problems(_list(spec["versions"]))]
+
+
+def _strategy(spec: Mapping[str, Any]) -> Any:
+    return as_map(spec.get("conversion")).get("strategy", "None")
+
+
+def _is_converted(name: str, spec: Mapping[str, Any]) -> bool:
+    """True where a definition of our own asks for the conversion that its webhook does."""
+    versions = [as_map(each) for each in _list(spec["versions"])]
+    stored = [each.get("name") for each in versions if each.get("storage") is True]
+    return (
+        _strategy(spec) == "Webhook"
+        and name in definition_names()
+        and stored == [api_names.VERSION]
+        and {each.get("name") for each in versions} <= {api_names.VERSION, api_names.BETA_VERSION}
+    )
 
 
 def _version_problems(versions: list[Any]) -> Iterable[Finding]:
@@ -181,17 +208,25 @@ def infos_of(crd: Mapping[str, Any]) -> list[ResourceInfo]:
     ]
 
 
+def _version_names(kind: str) -> VersionNames:
+    return VersionNames(api_names.VERSION, renames_of(kind), renames_of(kind, to_beta=False))
+
+
 def _info(
     spec: Mapping[str, Any], names: Mapping[str, Any], version: Mapping[str, Any]
 ) -> ResourceInfo:
     below = as_map(version.get("subresources"))
     namespaced = spec["scope"] == "Namespaced"
+    is_stored = _strategy(spec) == "None" or version["storage"] is True
+    kind: str = names["kind"]
     selectable = {
-        field["jsonPath"].lstrip("."): SelectableField(_path(field["jsonPath"]))
-        for field in _list(version.get("selectableFields"))
+        path.lstrip("."): SelectableField(
+            _path(path if is_stored else renamed_path(path, kind, to_beta=False))
+        )
+        for path in (field["jsonPath"] for field in _list(version.get("selectableFields")))
     }
     return ResourceInfo(
-        spec["group"], version["name"], names["plural"], names["kind"],
+        spec["group"], version["name"], names["plural"], kind,
         singular=names.get("singular") or "",
         namespaced=namespaced,
         list_kind=names.get("listKind") or "",
@@ -212,6 +247,7 @@ def _info(
             for c in _list(version.get("additionalPrinterColumns"))
         ),
         scale=_scale(below.get("scale")),
+        version_names=None if is_stored else _version_names(kind),
     )  # fmt: skip
 
 

@@ -1,7 +1,8 @@
 """What the embedded API knows of a kind that it serves: one frozen `ResourceInfo` each.
 
 All versions of a kind share one table of the store, whose name is `ResourceInfo.name`, because the
-stored bytes hold no apiVersion.
+stored bytes hold no apiVersion. Where versions have different names of fields, the bytes have those
+of the version that is stored, and an info of another one has the `VersionNames` of both.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import msgspec
 
 from fairlead.api import resources
 from fairlead.api.meta import ObjectMeta, Wire
+from fairlead.api.schema.conversion import Renames, renamed
 from fairlead.embedded.schema.schema import Schema
 
 VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -142,6 +144,15 @@ def _struct_of(tree: Mapping[str, Any], path: FieldPath) -> type[msgspec.Struct]
     return msgspec.defstruct("_".join(("Fields", *path)), fields, rename=names, gc=False)
 
 
+@dataclass(frozen=True, slots=True)
+class VersionNames:
+    """How a served version renames the fields of the stored one, and back."""
+
+    stored_version: str
+    to_served: Renames
+    to_stored: Renames
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ResourceInfo:
     """One served version of one kind. Compared and hashed by identity."""
@@ -168,6 +179,7 @@ class ResourceInfo:
     status_schema: Schema | None = None  # of {"status": ...} alone, for status writes
     printer_columns: tuple[PrinterColumn, ...] = ()
     scale: ScalePaths | None = None
+    version_names: VersionNames | None = None  # None: this version has the names that are stored
     #: `plural.group`, or `plural` in the core group; also the name of the store's table.
     name: str = field(init=False)
     #: `v1` or `group/version`.
@@ -187,10 +199,21 @@ class ResourceInfo:
         put(self, "prefix", prefix.encode())
         put(self, "singular", self.singular or self.kind.lower())
         put(self, "list_kind", self.list_kind or f"{self.kind}List")
-        put(self, "type", _TYPES.get((self.group, self.version, self.plural), AnyObject))
+        stored = self.version_names.stored_version if self.version_names else self.version
+        put(self, "type", _TYPES.get((self.group, stored, self.plural), AnyObject))
         put(self, "fields", FieldReader(self.selectable))
 
     @property
     def has_status(self) -> bool:
         """True when status is a sub-resource: then other writes ignore it."""
         return "status" in self.subresources
+
+    def served(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return an object as stored with the names of this version."""
+        names = self.version_names
+        return obj if names is None else renamed(obj, names.to_served)
+
+    def stored(self, obj: dict[str, Any]) -> dict[str, Any]:
+        """Return an object of this version with the names that are stored."""
+        names = self.version_names
+        return obj if names is None else renamed(obj, names.to_stored)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from fairlead.api.kubernetes.webhooks import WebhookClientConfig
 from fairlead.api.meta import ObjectMeta, Wire
 from fairlead.api.resources import CRDS, Resource
+from fairlead.api.schema.conversion import with_beta
 from fairlead.webhook.configuration import Manifest, Path
 
 
@@ -44,3 +48,9 @@ def conversion(namespace: str, service: str) -> Manifest:
     target = {"namespace": namespace, "name": service, "path": Path.CONVERT.value, "port": 443}
     webhook = {"conversionReviewVersions": ["v1"], "clientConfig": {"service": target}}
     return {"strategy": "Webhook", "webhook": webhook}
+
+
+def converted_definition(manifest: Mapping[str, Any], namespace: str, service: str) -> Manifest:
+    """Return the definition of an own kind that serves v1beta1, too, converted by a Service."""
+    both = with_beta(manifest)
+    return {**both, "spec": {**both["spec"], "conversion": conversion(namespace, service)}}

@@ -60,7 +60,10 @@ def writer(name: str, *, version: str = "v1", type_: ObjectType = TYPE, time: st
     def type_in(asked: str) -> ObjectType | None:
         return type_ if asked in ("v1", "v2") else None
 
-    return Writer(name, version, time, type_in, {"f:status": {}})
+    def convert(obj: dict[str, Any], given: str, wanted: str) -> dict[str, Any]:
+        return obj
+
+    return Writer(name, version, time, type_in, convert, {"f:status": {}})
 
 
 def entry(**fields: Any) -> dict[str, Any]:

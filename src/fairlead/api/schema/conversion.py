@@ -100,11 +100,9 @@ def _inner(value: Any, tree: Renames) -> Any:
     return value
 
 
-def renamed_path(path: str, kind: str) -> str:
-    """Return a path into v1alpha1, such as `.spec.team` or `.status.faults[0].check`, in v1beta1's
-    names.
-    """
-    tree: Renames | None = renames_of(kind)
+def renamed_path(path: str, kind: str, *, to_beta: bool = True) -> str:
+    """Return a path, such as `.spec.team` or `.status.faults[0].check`, in the other version."""
+    tree: Renames | None = renames_of(kind, to_beta=to_beta)
     parts: list[str] = []
     for part in re.split(r"(\[[^\]]*\]|\.)", path):
         is_name = bool(part) and part[0] not in "[."

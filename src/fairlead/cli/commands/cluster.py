@@ -92,6 +92,8 @@ def data_path(text: str) -> Path:
               help="All logs together; the oldest go first. [default: 20]")  # fmt: skip
 @click.option("--settings", "settings_file", metavar="FILE",
               help="Settings of the controllers; '' for the defaults.")  # fmt: skip
+@click.option("--v1beta1/--no-v1beta1", "serves_beta", default=None,
+              help="Serve fairlead.dev/v1beta1 beside v1alpha1. [default: no]")  # fmt: skip
 @click.option(
     "-d", "--detach", is_flag=True, help="Run in the background; return once it is ready."
 )
@@ -99,7 +101,7 @@ def data_path(text: str) -> Path:
 def up(
     common_: Common, *, nodes: int | None, gpus: int | None, profile: str | None, data: str,
     listen: str | None, log_size: int | None, log_files: int | None, log_days: int | None,
-    log_total: int | None, settings_file: str | None, detach: bool,
+    log_total: int | None, settings_file: str | None, serves_beta: bool | None, detach: bool,
 ) -> int:  # fmt: skip
     """Start a cluster on this machine.
 
@@ -112,7 +114,7 @@ def up(
     profile = None if profile is None else resolve_profile(profile)
     if settings_file:
         settings_file = str(Path(settings_file).expanduser().absolute())
-    asked = UpFlags(nodes, gpus, profile, listen, logs, settings_file)
+    asked = UpFlags(nodes, gpus, profile, listen, logs, settings_file, serves_beta)
     if listen is not None:
         parse_listen(listen)
     if not path.exists():  # what cannot be is said before anything is made

@@ -2,8 +2,8 @@
 
 Follows structured-merge-diff `merge/update.go`, with what apimachinery puts around it
 (`pkg/util/managedfields/internal`): fields that no manager owns, the joining of old managers, and
-the way from client-side apply. Versions of a kind share their values here, so an object is read
-in another version by taking that version's type.
+the way from client-side apply. The fields of a manager are those of the version that it wrote;
+objects are converted to that version to be compared.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ _UNOWNED: FieldSet = {
 }
 
 Obj = Mapping[str, Any]
+Made = dict[str, Any]
 
 
 class ApplyConflict(Exception):
@@ -91,7 +92,8 @@ def _conflict_message(conflicts: list[tuple[Manager, Path]]) -> str:
 class Writer:
     """Who writes what: a manager's name, the version and the part of the object, and the instant.
 
-    `type_in` gives the type of the object in a version, None for one that is not served.
+    `type_in` gives the type of the object in a version, None for one that is not served; `convert`
+    an object of the version that is named first in the one named second.
     `reset` are the fields that a write of this part leaves as they are.
     """
 
@@ -99,6 +101,7 @@ class Writer:
     api_version: str
     time: str
     type_in: Callable[[str], ObjectType | None]
+    convert: Callable[[Made, str, str], Made]
     reset: FieldSet
     subresource: str = ""
 
@@ -108,6 +111,14 @@ class Writer:
         type_ = self.type_in(self.api_version)
         assert type_ is not None, "a version that is written is served"
         return type_
+
+    def converted(self, obj: Obj, version: str, *, back: bool = False) -> Made:
+        """Return an object of the version of the write in another one, or the way back."""
+        made = obj if isinstance(obj, dict) else dict(obj)
+        if version == self.api_version:
+            return made
+        ends = (version, self.api_version) if back else (self.api_version, version)
+        return self.convert(made, *ends)
 
     def manager(self, operation: str) -> Manager:
         """Return the manager that this is."""
@@ -170,9 +181,12 @@ def _apply(live: Obj, config: Obj, managers: Managers, writer: Writer, *, force:
     made: dict[str, Any] = merge(live, config, writer.type)
     merged = made
     if last is not None and (type_ := writer.type_in(last.api_version)) is not None:
-        gone = _given_up(made, managers, last, writer)
-        merged = _left(made, gone, type_)
-        made = remove(made, gone, type_, emptied=ABSENT)
+        version = last.api_version
+        there = writer.converted(made, version)
+        gone = _given_up(there, managers, last, writer)
+        merged = writer.converted(_left(there, gone, type_), version, back=True)
+        left = remove(there, gone, type_, emptied=ABSENT)
+        made = writer.converted(left, version, back=True)
     # What has been emptied counts as there until its owners are known.
     managers, _ = _change_of_owners(live, merged, managers, writer, own=manager, force=force)
     own = difference(fields, _UNOWNED)
@@ -214,7 +228,8 @@ def _change_of_owners(
     def change_in(version: str) -> Comparison | None:
         type_ = writer.type_in(version)
         if version not in changes and type_ is not None:
-            change = compare(old, new, type_)
+            before, after = writer.converted(old, version), writer.converted(new, version)
+            change = compare(before, after, type_)
             changes[version] = Comparison(*(without(part, writer.reset) for part in change))
         return changes.get(version)
 
@@ -248,6 +263,8 @@ def _given_up(
 ) -> FieldSet:
     """Return what its manager applied last time, not now, and nobody else has.
 
+    `merged` and the fields are of the version of `last`.
+
     Items stay that others own, in any version, and those that the manager never had.
     """
     type_ = writer.type_in(last.api_version)
@@ -262,8 +279,12 @@ def _given_up(
         in_version = writer.type_in(version)
         if in_version is None:
             continue
-        stays = union(_all_fields(pruned, in_version), named_as_members(fields, in_version))
-        pruned = _left(merged, difference(_all_fields(merged, in_version), stays), in_version)
+        before, there = (
+            writer.convert(each, last.api_version, version) for each in (pruned, merged)
+        )
+        stays = union(_all_fields(before, in_version), named_as_members(fields, in_version))
+        there = _left(there, difference(_all_fields(there, in_version), stays), in_version)
+        pruned = writer.convert(there, version, last.api_version)
     gone = difference(_all_fields(merged, type_), _all_fields(pruned, type_))
     return intersection(gone, last_fields)
 

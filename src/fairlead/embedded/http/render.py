@@ -48,8 +48,10 @@ _PLAIN = msgspec.json.Decoder(dict[str, Any])
 
 
 def whole(info: ResourceInfo, record: Record) -> bytes:
-    """Return the object's JSON with kind and apiVersion."""
-    return info.prefix + record.data[1:]
+    """Return the object's JSON with kind and apiVersion; only another version is decoded for it."""
+    if info.version_names is None:
+        return info.prefix + record.data[1:]
+    return info.prefix + _encode(info.served(_PLAIN.decode(record.data)), order="sorted")[1:]
 
 
 def _metadata_bytes(record: Record) -> bytes:
@@ -104,7 +106,7 @@ class PlainRendering(Rendering):
 
     def one(self, record: Record) -> bytes:
         """Splice."""
-        return self.info.prefix + record.data[1:]
+        return whole(self.info, record)
 
     def head(self, page: ListPage) -> bytes:
         """Return the list's kind and metadata."""
@@ -115,7 +117,7 @@ class PlainRendering(Rendering):
 
     def item(self, record: Record) -> bytes:
         """Give the stored bytes themselves for a built-in kind."""
-        return record.data if self.info.is_builtin else self.info.prefix + record.data[1:]
+        return record.data if self.info.is_builtin else whole(self.info, record)
 
     def bookmark(self, version: int, annotations: str) -> bytes:
         """Return an empty object of the kind with the version."""
@@ -178,7 +180,8 @@ class TableRendering(Rendering):
 
     def item(self, record: Record) -> bytes:
         """Return one row."""
-        cells = _encode(self.printer.cells(_PLAIN.decode(record.data), self.clock.now()))
+        shown = self.info.served(_PLAIN.decode(record.data))
+        cells = _encode(self.printer.cells(shown, self.clock.now()))
         if self.include is IncludeObject.NONE:
             # Upstream writes the null of its raw field.
             return b'{"cells":' + cells + b',"object":null}'

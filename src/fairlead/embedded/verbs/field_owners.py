@@ -60,9 +60,16 @@ def writer_of(context: Context, info: ResourceInfo, options: WriteOptions, sub: 
         found = context.registry.by_kind(api_version, info.kind)
         return _type_of(found) if found is not None and found.name == info.name else None
 
+    def convert(obj: Obj, given: str, wanted: str) -> Obj:
+        known = context.registry.by_kind
+        source, target = known(given, info.kind), known(wanted, info.kind)
+        return obj if source is None or target is None else target.served(source.stored(obj))
+
     name = options.field_manager or options.user_agent
-    part = options.part or sub
-    return Writer(name, info.api_version, context.now_text(), type_in, _reset(info, sub), part)
+    return Writer(
+        name, info.api_version, context.now_text(), type_in, convert, _reset(info, sub),
+        options.part or sub,
+    )  # fmt: skip
 
 
 def stored_managers(obj: Mapping[str, Any]) -> Managers:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
+from fairlead.api.schema.conversion import renamed_path
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.decide.admission.arrays import WORK_KINDS
 from fairlead.decide.admission.cluster_kinds import RULES, judge_cluster_object
@@ -128,10 +129,26 @@ def _admit_own(
     """Return a defaulted object of our own kinds, and what is wrong with it beyond `known`.
 
     Asks `decide.admission`, which the webhook asks as well: after the schema, on every create and
-    every write that changes more than metadata and status.
+    every write that changes more than metadata and status; in the version that is stored, whose
+    names the causes have.
     """
+    obj, old = info.stored(obj), None if old is None else info.stored(old)
+    made, causes = _admit_stored(context, info, obj, old=old, seen=_stored_paths(info, known))
+    return info.served(made), causes
+
+
+def _stored_paths(info: ResourceInfo, known: Sequence[Finding]) -> list[str]:
+    """Return where the findings are, in the names that are stored."""
+    paths = [finding.field for finding in known]
+    if info.version_names is None:
+        return paths
+    return [renamed_path(path, info.kind, to_beta=False) for path in paths]
+
+
+def _admit_stored(
+    context: Context, info: ResourceInfo, obj: Obj, *, old: Obj | None, seen: Sequence[str]
+) -> tuple[Obj, list[StatusCause]]:
     if info.name in RULES:
-        seen = {finding.field for finding in known}
         causes = judge_cluster_object(info.name, obj, old)
         return obj, [cause for cause in causes if cause.field not in seen]
     if info.name not in WORK_KINDS:
@@ -147,10 +164,9 @@ def _admit_own(
         metadata = obj["metadata"]
         annotations = {**(metadata.get("annotations") or {}), names.DEFAULTS: filled.note}
         obj = {**obj, "metadata": {**metadata, "annotations": annotations}}
-    fields = [finding.field for finding in known]
     count = partial(_count, context, teams)
     causes = judge(
-        obj, old, classes=classes, teams=teams, known=fields, count=count, terms=context.terms
+        obj, old, classes=classes, teams=teams, known=seen, count=count, terms=context.terms
     )
     return obj, [*filled.causes, *causes]
 

@@ -197,6 +197,7 @@ def _create_named(context: Context, info: ResourceInfo, body: Obj, options: Writ
         raise
     if given is not None:
         field_owners.record_creation(context, info, given, body, options=options)
+    body = info.stored(body)
     if options.is_draft:
         return draft_of(key, body)
     metadata["uid"] = context.ids()
@@ -271,7 +272,7 @@ def _encode(
         pass
     if findings:
         raise errors.invalid(info, key[1], findings)
-    obj = structural.repair(info, changes.copy(obj))
+    obj = info.stored(structural.repair(info, changes.copy(info.served(obj))))
     try:
         return record_typed(info, key, version, obj), obj
     except msgspec.ValidationError as error:
@@ -333,9 +334,8 @@ def replace(
     given = metadata.get("resourceVersion")
     if not given and not info.unconditional_update_allowed:
         raise errors.no_version(info, key[1])
-    return _update(
-        context, info, current, old=current.plain(), new=body, options=options, sub=subresource
-    )
+    old = info.served(current.plain())
+    return _update(context, info, current, old=old, new=body, options=options, sub=subresource)
 
 
 def patch(
@@ -357,7 +357,7 @@ def patch(
     if current is None:
         raise errors.not_found(info, key[1])
     is_closed = info.is_builtin or info.status_schema is not None
-    old = current.around_spec() if only_status and is_closed else current.plain()
+    old = info.served(current.around_spec() if only_status and is_closed else current.plain())
     new = change({"kind": info.kind, "apiVersion": info.api_version, **old})
     if not isinstance(new, dict):
         raise BadRequest("the patched object is no JSON object")
@@ -378,16 +378,10 @@ def patch(
 
 
 def _update(
-    context: Context,
-    info: ResourceInfo,
-    current: Record,
-    *,
-    old: Obj,
-    new: Obj,
-    options: WriteOptions,
-    sub: str,
-) -> Record:
-    """Store `new` in the place of `current`, whose plain form is `old`; `old` stays as it is."""
+    context: Context, info: ResourceInfo, current: Record, *,
+    old: Obj, new: Obj, options: WriteOptions, sub: str,
+) -> Record:  # fmt: skip
+    """Store `new` in the place of `current`, which `info` serves as `old`; `old` stays as it is."""
     name, before, metadata = current.key[1], old["metadata"], new["metadata"]
     changes.check_preconditions(info, name, before, metadata)
     owners = metadata.get(field_owners.FIELD)
@@ -400,13 +394,14 @@ def _update(
         else:
             metadata.pop(field, None)
     metadata["resourceVersion"] = before["resourceVersion"]
-    if new == old and msgspec.json.encode(new, order="sorted") == current.data:
+    if new == old and msgspec.json.encode(info.stored(new), order="sorted") == current.data:
         return current
     structural.report_unknown_fields(info, new, options)
     new, findings = _admit_update(context, info, old, new, options=options, sub=sub)
     metadata = new["metadata"]
     if field_owners.FIELD in before or field_owners.FIELD in metadata:
         field_owners.record_update(context, info, old, new, options=options, sub=sub)
+    old, new = info.stored(old), info.stored(new)
     if options.is_draft:
         return draft_of(current.key, new)
     if info.tracks_generation and sub != "status" and changes.spec_changed(info, old, new):

@@ -295,7 +295,7 @@ def _once_checked(options: WriteOptions) -> WriteOptions:
 
 
 def _whole(info: ResourceInfo, record: Record) -> Obj:
-    return {"kind": info.kind, "apiVersion": info.api_version, **record.plain()}
+    return {"kind": info.kind, "apiVersion": info.api_version, **info.served(record.plain())}
 
 
 def _kind(info: ResourceInfo) -> KindName:

@@ -37,7 +37,9 @@ from fairlead.embedded.webhooks.review import (
     ReviewAnswer,
     ReviewUser,
     call_failed,
+    converted,
     denial,
+    in_version,
     patched,
     read_answer,
     request_body,
@@ -195,15 +197,12 @@ class Webhooks:
         self._heed(hook, answer, warn)
         if not answer.patch:
             return None
-        before, info = attributes.object, invocation.info
-        if before is not None and info is not attributes.asked.info:
-            before = {**before, "apiVersion": info.api_version}
+        before, info = in_version(attributes.object, attributes, invocation.info), invocation.info
         after = patched(hook.webhook.name, before, answer.patch)
         if after == before:
             return None
-        if after.get("apiVersion") == info.api_version and not attributes.asked.subresource:
-            after = {**after, "apiVersion": attributes.asked.info.api_version}
-        return after
+        is_other = before is not attributes.object and after.get("apiVersion") == info.api_version
+        return converted(after, info, attributes.asked.info) if is_other else after
 
     async def validate(self, attributes: Attributes, *, warn: Warn) -> None:
         """Ask all validating webhooks at once. ApiError of the first, in order, that refuses."""

@@ -88,8 +88,8 @@ def request_body(
         "requestResource": _resource(asked.info),
         "operation": asked.operation.value,
         "userInfo": {"username": user.name, "groups": list(user.groups)},
-        "object": _in_version(attributes.object, attributes, info),
-        "oldObject": _in_version(attributes.old_object, attributes, info),
+        "object": in_version(attributes.object, attributes, info),
+        "oldObject": in_version(attributes.old_object, attributes, info),
         "dryRun": attributes.is_dry_run,
         "options": attributes.options,
     }
@@ -111,11 +111,20 @@ def _resource(info: ResourceInfo) -> Obj:
     return {"group": info.group, "version": info.version, "resource": info.plural}
 
 
-def _in_version(obj: Obj | None, attributes: Attributes, info: ResourceInfo) -> Obj | None:
+def converted(obj: Obj, given: ResourceInfo, wanted: ResourceInfo) -> Obj:
+    """Return a whole object of one version of its kind in another one."""
+    return {**wanted.served(given.stored(obj)), "apiVersion": wanted.api_version}
+
+
+def in_version(obj: Obj | None, attributes: Attributes, info: ResourceInfo) -> Obj | None:
+    """Return an object of a request in the version of its kind that a webhook is to get.
+
+    What is of another kind, as a Scale is, stays the same object.
+    """
     asked = attributes.asked
     if obj is None or info is asked.info or obj.get("apiVersion") != asked.info.api_version:
         return obj
-    return {**obj, "apiVersion": info.api_version}
+    return converted(obj, asked.info, info)
 
 
 def read_answer(uid: str, body: bytes, *, is_mutating: bool) -> ReviewAnswer:
