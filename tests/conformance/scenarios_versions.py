@@ -104,7 +104,6 @@ async def p60_versions_of_other_names(r: Recorder) -> None:
             **full("c"), "spec": {**full("c")["spec"], "max": 3, "min": 1}}
         )  # fmt: skip
         await r("wrong", "POST", BETA_POOLS, full("d", min="one"))
-        await r("missing", "POST", BETA_POOLS, pool("d", min=1))
         for label, path in (("alpha", ALPHA_POOLS), ("beta", BETA_POOLS)):
             await r(f"get-{label}", "GET", f"{path}/b")
             await r(f"list-{label}", "GET", path)
@@ -185,7 +184,7 @@ async def p19_applies_in_either_version(r: Recorder) -> None:
         await _apply(r, "over-update", pool("a", ALPHA, min=5), "two")
         await _apply(r, "over-update-beta", pool("a", BETA, hold=5), "two")
         await _apply(r, "take", pool("a", BETA, min=5, hold=5), "two", force="true")
-        await _apply(r, "other-names", {**pool("a"), "spec": {"max": 3}}, "three")
+        await _apply(r, "unknown", {**pool("a"), "spec": {"max": 3}}, "three")
         status = {**pool("a"), "status": {"bought": [{"clockSeconds": 5, "instances": ["i"]}]}}
         await r("status", "PATCH", f"{BETA_POOLS}/a/status", status, kind=APPLY,
                 query=by("controller"))  # fmt: skip
