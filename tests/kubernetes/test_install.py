@@ -352,7 +352,9 @@ async def accountant(cluster: ControlPlane, client: HttpClient) -> AsyncIterator
 
 
 @asynccontextmanager
-async def operator(account: Accountant, identity: str) -> AsyncIterator[ReplicaRun]:
+async def operator(
+    account: Accountant, identity: str, *, converts: bool = False
+) -> AsyncIterator[ReplicaRun]:
     """One replica, until the end of the block; its webhook listens."""
     settings = OperatorSettings(
         ReplicaSettings(
@@ -366,7 +368,7 @@ async def operator(account: Accountant, identity: str) -> AsyncIterator[ReplicaR
             ),
         ),
         host="127.0.0.1", port=0,
-        webhook=WebhookOptions(port=0, look_seconds=0.5),
+        webhook=WebhookOptions(port=0, look_seconds=0.5, converts=converts),
     )  # fmt: skip
     listens = asyncio.Event()
     archive = ReplicaLogSource(MemoryLogs(), HttpLogReader(account.client))
