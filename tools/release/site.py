@@ -3,6 +3,9 @@
 The documents are written to be read as plain Markdown, so they link to files of the repository. Of
 these the pages of the project (changelog, contributing ...) become pages of the site; of any other
 the name is shown.
+
+The theme has pages load a script from another server, which search needs where pages are opened as
+files. Here it is a file of the site, so that nothing comes from elsewhere.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ ROOT = Path(__file__).resolve().parents[2]
 #: Pages beside `docs`, and where the site has them.
 PROJECT = {f"{name}.md": f"project/{name.lower()}.md" for name in (
     "README", "CHANGELOG", "CONTRIBUTING", "SECURITY")}  # fmt: skip
+#: What the theme has pages load from elsewhere, and where the site has it.
+SHIM_URL, SHIM = "https://unpkg.com/iframe-worker/shim", "assets/javascripts/iframe_worker.js"
 #: The kinds of documents (diataxis.fr); what operators do is of the second one.
 KINDS = ("Tutorial", "How to", "Reference", "Explanation")
 OPERATIONS = "Operations"
@@ -70,7 +75,24 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     for source, target in PROJECT.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, target, content=text))
+    shim = Path(__file__).with_name("iframe_worker.js").read_text(encoding="utf-8")
+    files.append(File.generated(config, SHIM, content=shim))
     return files
+
+
+def on_post_page(output: str, page: Page, **_: object) -> str:
+    """Let a page load everything from the site."""
+    return with_own_shim(output, page.file.dest_uri)
+
+
+def on_post_template(output_content: str, template_name: str, **_: object) -> str:
+    """The same of pages that are no documents."""
+    return with_own_shim(output_content, template_name)
+
+
+def with_own_shim(html: str, here: str) -> str:
+    """Return the page at this path of the site with the script from the site itself."""
+    return html.replace(SHIM_URL, posixpath.relpath(SHIM, posixpath.dirname(here) or "."))
 
 
 def on_page_markdown(markdown: str, page: Page, **_: object) -> str:

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 from tests.tidy.sources import ROOT
-from tools.release.site import KINDS, navigation, with_links, with_plain_fences
+from tools.release.site import (
+    KINDS,
+    SHIM_URL,
+    navigation,
+    with_links,
+    with_own_shim,
+    with_plain_fences,
+)
 
 INDEX = (ROOT / "docs" / "README.md").read_text(encoding="utf-8")
 
@@ -44,3 +51,12 @@ def test_a_fence_keeps_its_language_and_loses_what_the_tests_read_after_it() -> 
     plain = "```sh\n#!/bin/sh\n```\n\n  ```console\n  $ true\n  ```\n"
     assert with_plain_fences(page) == plain
     assert with_plain_fences(plain) == plain
+
+
+def test_a_page_loads_nothing_from_another_server() -> None:
+    html = f'<script src="{SHIM_URL}"></script>'
+    for here, path in (
+        ("index.html", "assets/javascripts/iframe_worker.js"),
+        ("design/jobs.html", "../assets/javascripts/iframe_worker.js"),
+    ):
+        assert with_own_shim(html, here) == f'<script src="{path}"></script>'
