@@ -121,12 +121,8 @@ def gpu_count(job: Job, sizes: Mapping[str, int] | None = None) -> int:
     """Return the GPUs of any vendor of all members together, as many as `sizes` says by role, else
     the job.
     """
-    total = 0
-    if sizes or job.is_elastic:
+    counts = dict[str, int]()
+    if sizes or job.is_elastic:  # most jobs are as large as they say
         counts = {**job.sizes, **(sizes or {})}
-        for role in job.spec.roles:
-            total += counts.get(role.name, role.count) * member_gpus(role.template.spec)
-        return total
-    for role in job.spec.roles:  # most jobs are as large as they say, and a table has thousands
-        total += role.count * member_gpus(role.template.spec)
-    return total
+    roles = job.spec.roles
+    return sum(counts.get(r.name, r.count) * member_gpus(r.template.spec) for r in roles)
