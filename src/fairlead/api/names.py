@@ -8,6 +8,8 @@ API_VERSION = f"{GROUP}/{VERSION}"
 # Served where it is asked for, and never stored.
 BETA_VERSION = "v1beta1"
 BETA_API_VERSION = f"{GROUP}/{BETA_VERSION}"
+#: How the version of an API server of `fairlead up` ends.
+EMBEDDED_BUILD = "+fairlead"
 
 # Labels on pods (and on ConfigMaps and Services that belong to a job).
 JOB_NAME = f"{GROUP}/job-name"

@@ -435,6 +435,12 @@ def test_a_scheduler_whose_configuration_was_not_read_is_unknown() -> None:
     assert isinstance(evaluate(BY_ID["SCH-01"], cases_of_parts.scheduler(0, None))[0], Passed)
 
 
+def test_an_embedded_cluster_is_advised_no_upgrade_of_an_api_server_that_it_has_not() -> None:
+    (result,) = evaluate(BY_ID["API-25"], seen(version="v1.34.0+fairlead"))
+    assert isinstance(result, Unknown)
+    assert "no audit log of Kubernetes" in result.reason
+
+
 def test_a_scheduler_with_an_empty_queue_is_not_slow() -> None:
     (result,) = evaluate(BY_ID["SCH-04"], cases_of_parts.burst(2, 150))
     assert result == Passed(BY_ID["SCH-04"], 0)

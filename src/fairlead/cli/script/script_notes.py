@@ -12,7 +12,7 @@ from fairlead.cli.job_request.environment import passed_variables
 from fairlead.cli.job_request.jobspec import Script, files_note, runs_once, where_it_runs
 from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.script.script_variables import not_passed_note
-from fairlead.cli.script.slurm import variable_notes
+from fairlead.cli.script.slurm import module_note, variable_notes
 from fairlead.decide.jobs.slurm_variables import HET_SIZE, het_name
 
 
@@ -39,6 +39,8 @@ def script_notes(
     yield where_it_runs(request, script)
     yield files_note(request)
     yield from variable_notes(script.text, file=file, given=known)
+    if request.target is not Target.LOCAL:
+        yield module_note(script.text, file=file)
     if request.target in (Target.LOCAL, Target.ANY):
         exports_all = batch is not None and batch.exports_all
         known.update(dict(passed_variables(environment, exports_all=exports_all)))

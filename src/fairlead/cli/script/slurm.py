@@ -106,6 +106,14 @@ _VARIABLE = re.compile(r"\bSLURM_\w+")
 #: A shell's expansion with a default, or an assignment: right without Slurm, too.
 _HAS_VALUE = re.compile(r"\$\{SLURM_\w+:?[-=][^}]*\}|\bSLURM_\w+=")
 _SRUN = re.compile(r"\s*(?:(?:exec|time|nohup)\s+)*srun\s+(?!\()")
+_MODULE = re.compile(
+    r"\s*(?:module|ml)\s+(?:load|add|purge|restore|swap|unload|use|[\w.+-]+/[\w.+-]+)\b"
+)
+#: What defines the commands that the line above finds: a login shell, or a file that is sourced.
+_MODULE_DEFINED = re.compile(
+    r"\A#!.*\s(?:-\w*l\w*|--login)\b|^\s*(?:\.|source)\s.*(?:module|lmod|profile)|\bmodule\s*\(\)",
+    re.IGNORECASE | re.MULTILINE,
+)
 _SRUN_DEFINED = re.compile(r"\bsrun\s*\(\)|\balias\s+srun=")
 
 
@@ -147,6 +155,20 @@ def variable_notes(text: str, *, file: str, given: Collection[str]) -> Iterator[
                 here = _VARIABLES.get(name)
                 what = f"${here} has it here" if here else f"--env {name}=VALUE sets it"
                 yield f"{file}:{number}: ${name} is not set: {what}"
+
+
+def module_note(text: str, *, file: str) -> str:
+    """Return the note on a script for a container that loads modules of a site; "" for none."""
+    if _MODULE_DEFINED.search(text):
+        return ""
+    lines = enumerate(text.splitlines(), 1)
+    number = next((number for number, line in lines if _MODULE.match(line)), None)
+    if number is None:
+        return ""
+    return (
+        f"{file}:{number}: module is a command of the login shells of a site: software comes with "
+        "the image (--image), or the script sources what defines it"
+    )
 
 
 def srun_line(text: str) -> int | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from fairlead.api.cluster.cluster_report import ReportCondition
+from fairlead.api.names import EMBEDDED_BUILD
 from fairlead.doctor.check import (
     IS_INFO,
     IS_WARNING,
@@ -205,6 +206,8 @@ def audit_latency(facts: ClusterFacts) -> Iterator[MeasuredValue]:
     version = facts.seen_objects().version
     if not version:
         raise facts.missing(Source.API, "the version of the API server is not known")
+    if version.endswith(EMBEDDED_BUILD):
+        raise facts.missing(Source.API, "this API server has no audit log of Kubernetes")
     is_bad = re.match(r"v?1\.(34|35)\.0\b", version) is not None
     yield MeasuredValue("kube-apiserver", float(is_bad), f"version {version}")
 

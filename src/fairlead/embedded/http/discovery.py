@@ -16,13 +16,14 @@ from typing import Any
 
 import msgspec
 
+from fairlead.api.names import EMBEDDED_BUILD
 from fairlead.embedded.http.only_created import REVIEWS, UNSERVED, Unserved
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 
 #: The Kubernetes release whose API the embedded cluster follows.
 KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "34"
-GIT_VERSION = f"v{KUBERNETES_MAJOR}.{KUBERNETES_MINOR}.0+fairlead"
+GIT_VERSION = f"v{KUBERNETES_MAJOR}.{KUBERNETES_MINOR}.0{EMBEDDED_BUILD}"
 _VERSION = re.compile(r"^v(\d+)(?:(alpha|beta)(\d+))?$")
 
 #: Sub-resources: (verbs, group, version, kind); an empty kind is the parent's own.

@@ -16,7 +16,7 @@ from fairlead.cli.job_request.jobspec import Origin, Program, Script, to_manifes
 from fairlead.cli.job_request.request import ArrayRequest, JobRequest, Target, parse_request
 from fairlead.cli.main import guarded
 from fairlead.cli.script.header import SubmissionContext, parse_header
-from fairlead.cli.script.slurm import COMMANDS, flag_help, srun_line, variable_notes
+from fairlead.cli.script.slurm import COMMANDS, flag_help, module_note, srun_line, variable_notes
 from fairlead.cli.submitting.program_check import local_problems
 from fairlead.cli.submitting.submission import Naming, Submission, check
 from fairlead.input.errors import CliError
@@ -109,6 +109,25 @@ def test_the_variables_that_are_named_instead_are_those_of_members() -> None:
 )
 def test_a_call_of_srun_is_found(text: str, line: int | None) -> None:
     assert srun_line(text) == line
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("#!/bin/bash\n#SBATCH -n 1\nmodule load cuda/12.4\npython a.py\n", 3),
+        ("#!/bin/bash\n  ml gcc/13.2 openmpi\n", 2),
+        ("#!/bin/bash\nmodule purge\nmodule load cuda\n", 2),
+        ("#!/bin/bash -l\nmodule load cuda\n", None),
+        ("#!/bin/bash\nsource /etc/profile.d/modules.sh\nmodule load cuda\n", None),
+        ("#!/bin/bash\n. /usr/share/lmod/lmod/init/bash\nmodule load cuda\n", None),
+        ("#!/bin/bash\n# module load cuda\npython -m module load\nml = 3\n", None),
+    ],
+)
+def test_modules_of_a_site_that_an_image_does_not_have_are_noted(
+    text: str, line: int | None
+) -> None:
+    found = module_note(text, file="a.sh")
+    assert found.startswith(f"a.sh:{line}: module is a command") if line else found == ""
 
 
 def test_a_script_that_calls_srun_is_refused_where_there_is_none(tmp_path: Path) -> None:
