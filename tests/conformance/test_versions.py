@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 from tests.conformance.scenarios_versions import (
@@ -20,8 +21,10 @@ from tests.conformance.scenarios_versions import (
 )
 from tests.conformance.target import Answer, Target
 from tests.conformance.vocabulary import APPLY, CRDS, JSON_PATCH, MERGE, TABLE
+from tests.conformance.webhook_server import patches, webhook_server
 from tests.patience import PATIENCE_SECONDS
 
+from fairlead.api import names
 from fairlead.api.schema.conversion import ALPHA, BETA, converted
 
 TYPES = {"merge": MERGE, "json": JSON_PATCH, "apply": APPLY}
@@ -121,6 +124,40 @@ async def test_19_fields_are_owned_whatever_version_they_were_applied_in(target:
         assert owner["apiVersion"] == ALPHA
         free = await send(target, "apply", path, pool("a", BETA, hold=4), "two")
         assert free.json["spec"]["holdNodes"] == 4
+        await both(target, "a")
+        await forget(target)
+
+
+async def test_p63_a_webhook_gets_the_version_that_it_matches_and_its_patch_comes_back(
+    target: Target, tmp_path: Path
+) -> None:
+    async with converting() as definition, webhook_server(tmp_path) as hooks:
+        await define(target, definition)
+        rule = {
+            "operations": ["CREATE", "UPDATE"], "apiGroups": [names.GROUP],
+            "apiVersions": [names.BETA_VERSION], "resources": ["nodepools", "nodepools/status"],
+        }  # fmt: skip
+        adds = patches({"op": "add", "path": "/spec/nodesMin", "value": 2})
+        await hooks.configure(target, "Mutating", "beta", hooks.webhook("beta", adds, rules=[rule]))
+        body = full("a", ALPHA, hold=3)
+        body["metadata"]["labels"] = hooks.labels
+        made = await target.request("POST", ALPHA_POOLS, body)
+        assert made.status == 201, made.json
+        assert (made.json["apiVersion"], made.json["spec"]["min"]) == (ALPHA, 2)
+        assert "nodesMin" not in made.json["spec"]
+        [asked] = hooks.of("beta")
+        assert asked["kind"]["version"] == names.BETA_VERSION
+        assert asked["requestKind"]["version"] == names.VERSION
+        assert (asked["object"]["apiVersion"], asked["object"]["spec"]["holdNodes"]) == (BETA, 3)
+
+        later = {"op": "replace", "path": "/status/bought/0/clockSeconds", "value": 6}
+        hooks.answers["beta"] = patches(later)
+        bought = {"status": {"bought": [{"at": 5, "instances": ["i"]}]}}
+        written = await send(target, "merge", f"{ALPHA_POOLS}/a/status", bought)
+        assert written.json["status"]["bought"] == [{"at": 6, "instances": ["i"]}]
+        asked = hooks.of("beta")[-1]
+        assert asked["object"]["status"]["bought"][0]["clockSeconds"] == 5
+        assert asked["oldObject"]["spec"]["nodesMin"] == 2
         await both(target, "a")
         await forget(target)
 
