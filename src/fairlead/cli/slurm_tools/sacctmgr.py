@@ -8,12 +8,12 @@ Source: the manual page sacctmgr(1).
 
 from __future__ import annotations
 
-import getpass
 from dataclasses import replace
 
 from fairlead.api.resources import TEAMS
 from fairlead.api.status import NotFound
 from fairlead.cli.connection.common import Common
+from fairlead.cli.connection.identity import local_user
 from fairlead.cli.script.slurm_names import CLUSTER
 from fairlead.cli.slurm_tools.columns import parse_sacct, print_listing
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
@@ -52,7 +52,7 @@ def run(common_: Common, arguments: list[str]) -> int:
         if cell.field not in _TITLES:
             raise ToolError(f"Unknown field '{cell.field}'")
     cells = [cell if cell.width else replace(cell, width=_WIDTH) for cell in cells]
-    fixed = {"user": values.get("user", getpass.getuser()), "cluster": CLUSTER}
+    fixed = {"user": values.get("user", local_user()), "cluster": CLUSTER}
     rows = [
         [fixed.get(cell.field, "" if cell.field == "qos" else team) for cell in cells]
         for team in _teams(common_)
