@@ -349,9 +349,10 @@ jobs = executor.map_array(add, [1, 2, 3, 4], [5, 6, 7, 8])
 assert [each.job_id.partition("_")[2] for each in jobs] == ["0", "1", "2", "3"]
 assert [each.result()[0] for each in jobs if each is not jobs[2]] == [6, 8, 12]
 assert "three" in str(jobs[2].exception())
-for each in jobs:
-    each.get_info(mode="force")
-print(*(each.watcher.get_state(each.job_id, mode="force") for each in (job, *jobs)))
+states = [""]
+while not {"COMPLETED", "FAILED"}.issuperset(states):  # a result is there before its job has ended
+    states = [each.watcher.get_state(each.job_id, mode="force") for each in (job, *jobs)]
+print(*states)
 """
 
 

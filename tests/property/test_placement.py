@@ -191,8 +191,8 @@ def test_a_state_kept_by_events_equals_one_built_from_scratch(data):
     assert used(world.state) == used(fresh)
     assert room(world.state) == room(fresh)
     assert packing(world.state) == packing(fresh)
-    for name in ("releasable", "repairable", "held"):
-        assert sorted(getattr(world.state, name)) == sorted(getattr(fresh, name))
+    for kept, made in zip(world.state.sets, fresh.sets, strict=True):
+        assert sorted(kept) == sorted(made)
     assert world.state.queue.first(100) == fresh.queue.first(100)
 
 

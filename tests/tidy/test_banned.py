@@ -44,6 +44,7 @@ BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
     "asyncio.create_task": ("asyncio.TaskGroup", ()),
     "asyncio.ensure_future": ("asyncio.TaskGroup", ()),
     "asyncio.wait": ("asyncio.TaskGroup or gather: a set of tasks has no order", ()),
+    "asyncio.wait_for": ("asyncio.timeout: before Python 3.12 it can lose a cancellation", ()),
     "asyncio.as_completed": ("asyncio.TaskGroup or gather", ()),
     "asyncio.to_thread": (
         "a runner passed in from the shell",

@@ -281,7 +281,8 @@ class Collector:
 async def _await(event: asyncio.Event, seconds: float) -> None:
     """Wait until an event is set, for so long at most."""
     with suppress(TimeoutError):
-        await asyncio.wait_for(event.wait(), seconds)
+        async with asyncio.timeout(seconds):
+            await event.wait()
 
 
 def _request_of(node: Node) -> RepairRequest | None:

@@ -108,7 +108,8 @@ class Agent:
             self._is_due.clear()
             self._publish(loop.time())
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._is_due.wait(), TICK_SECONDS)
+                async with asyncio.timeout(TICK_SECONDS):
+                    await self._is_due.wait()
 
     def _publish(self, now: float) -> None:
         """Keep and report what is new; the report alone where the state cannot be written."""

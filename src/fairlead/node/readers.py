@@ -39,7 +39,8 @@ class Reader:
             self._pending = self._request(loop)
             self._asked_at = loop.time()
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.shield(self._pending), seconds_max)
+            async with asyncio.timeout(seconds_max):
+                await asyncio.shield(self._pending)
         now = host.now()
         if not self._pending.done():
             watch.hung(self.source, round(loop.time() - self._asked_at), now)

@@ -57,6 +57,23 @@ async def test_a_read_that_hangs_is_named_while_others_keep_their_rate(tmp_path:
     assert health_of(watch, tree)["driver"].state is SourceState.OK, "it came back by itself"
 
 
+async def test_a_look_that_is_answered_as_it_is_cancelled_is_cancelled(tmp_path: Path) -> None:
+    tree, release = HostTree(tmp_path), threading.Event()
+    source = source_of("disk", release.wait)
+    reader = Reader(source)
+    look = asyncio.create_task(reader.look(watch_of(tree, source), tree.host(), 60))
+    try:
+        await asyncio.sleep(0)
+        pending = reader._pending  # pyright: ignore[reportPrivateUsage]
+        assert pending is not None
+        pending.set_result((None, None))
+        look.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await look
+    finally:
+        release.set()
+
+
 async def test_what_fails_and_what_is_absent_say_so_and_others_are_read(tmp_path: Path) -> None:
     def absent() -> None:
         raise Absent("no such bus")

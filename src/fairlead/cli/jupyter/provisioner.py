@@ -157,7 +157,8 @@ class FairleadProvisioner(KernelProvisionerBase):
     async def _asked(self, answer: Any) -> None:
         """Wait for the answer of a member; what fails is shown, since more follows."""
         try:
-            await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_SECONDS)
+            async with asyncio.timeout(ANSWER_SECONDS):
+                await asyncio.wrap_future(answer)
         except Exception as error:  # noqa: BLE001 # of Jupyter's thread and ours: it must go on
             self._note(str(error) or "the member does not answer")
 
