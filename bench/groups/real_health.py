@@ -23,7 +23,7 @@ from bench.groups.real_waiting import running_seconds
 from bench.harness import Report, cpu_slowness
 from bench.processes import Child, child, resident_bytes
 from bench.real.agents import LOG
-from bench.real.ground import NODE_COUNT, SECONDS_MAX, Ground, node_name, on_ground
+from bench.real.ground import NODE_COUNT, SECONDS_MAX, Ground, WatchedMeta, node_name, on_ground
 from bench.real.operator import Operator, operator
 from fairlead.api.names import TAINT_UNHEALTHY
 from fairlead.api.resources import NODE_REPORTS, NODES, Resource
@@ -39,16 +39,6 @@ SETTINGS = "health:\n  enabled: true\n  actOn: [gpu-xid]\n"
 MESSAGE = "3,{},{},-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n"
 
 
-class _Meta(msgspec.Struct, gc=False, frozen=True, rename="camel"):
-    name: str = ""
-    uid: str = ""
-    resource_version: str = ""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        return ("", self.name)
-
-
 class _Taint(msgspec.Struct, gc=False, frozen=True):
     key: str
 
@@ -60,7 +50,7 @@ class _Spec(msgspec.Struct, gc=False, frozen=True):
 class TaintedNode(msgspec.Struct, gc=False, frozen=True):
     """What there is to see of a node for a watch of taints."""
 
-    metadata: _Meta
+    metadata: WatchedMeta
     spec: _Spec = _Spec()
 
 

@@ -54,7 +54,9 @@ USER_AGENT = "fairlead-bench"
 OF_JOBS: tuple[Resource[Any], ...] = (SERVICES, CONFIG_MAPS)
 
 
-class _Meta(msgspec.Struct, gc=False, frozen=True, rename="camel"):
+class WatchedMeta(msgspec.Struct, gc=False, frozen=True, rename="camel"):
+    """What a watch needs of metadata, where the namespace does not matter."""
+
     name: str = ""
     uid: str = ""
     resource_version: str = ""
@@ -71,7 +73,7 @@ class _Spec(msgspec.Struct, gc=False, frozen=True, rename="camel"):
 class BoundPod(msgspec.Struct, gc=False, frozen=True):
     """What there is to see of a pod for whoever counts bound ones."""
 
-    metadata: _Meta
+    metadata: WatchedMeta
     spec: _Spec = _Spec()
 
 

@@ -3,7 +3,7 @@
 The scheduler moves a seat, or releases a placement, without knowing the pods; whether a member of
 another tool has ended well in its seat shows only where that seat was
 (`decide/adoption/empty_seats.py`). So the write that takes a place away keeps it in
-`status.formerPlaces`, however long nobody looks at the pods, and it is dropped once no member is
+`status.formerPlaces`, however long no controller runs, and it is dropped once no member is
 there any more and those that ended are recorded.
 """
 

@@ -165,10 +165,10 @@ class PodUse:
 
     @classmethod
     def stranded(cls, node: str, lost: Request, what: str) -> PodUse:
-        """Return what nobody can have of a node: parts of devices that others cover, or volumes
+        """Return what no pod can have of a node: parts of devices that others cover, or volumes
         that are attached for no pod.
 
-        It is of no pod: it has no namespace, and leaves for nobody.
+        It is of no pod: it has no namespace, and never leaves.
         """
         return cls(("", f"{what} {node}"), node, lost, None, None, "", team=None)
 

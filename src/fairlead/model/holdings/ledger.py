@@ -255,7 +255,7 @@ class Ledger:
             self._put_pod(replace(use, request=request))
 
     def set_stranded(self, node: str, lost: Request, what: str) -> None:
-        """Count what of a node nobody can have; see `PodUse.stranded`."""
+        """Count what of a node no pod can have; see `PodUse.stranded`."""
         use = PodUse.stranded(node, lost, what)
         self._put_pod(use) if lost else self.remove_pod(use.key)
 
