@@ -30,6 +30,20 @@ for step in 1 2 3 4 5; do
   echo "rank $RANK of $WORLD_SIZE step $step: $1"
 done
 """
+#: Saves a checkpoint every fifth step, and one more when it is asked to end.
+SAVES = """#!/bin/sh
+#FAIRLEAD --cpus 100m
+step=${FAIRLEAD_RESUME_STEP:-0}
+save() { echo "{\\"step\\": $step, \\"checkpoint\\": true}" >> "$FAIRLEAD_PROGRESS_FILE"; }
+trap 'step=$((step / 5 * 5 + 3)); save; exit 143' TERM
+echo "go on from step $step"
+[ $step = 0 ] || exit 0
+while :; do
+  step=$((step + 1))
+  [ $((step % 5)) != 0 ] || save
+  sleep 0.05
+done
+"""
 SLEEP = "#!/bin/sh\n#FAIRLEAD --cpus 100m\necho started\nexec sleep 600\n"
 
 
@@ -43,6 +57,23 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
         yield shell
     finally:
         shell.down()
+
+
+def test_a_checkpoint_saved_at_the_end_of_an_attempt_is_the_one_why_names(
+    shell: Shell,
+) -> None:
+    (shell.root / "saves.sh").write_text(SAVES)
+    shell.run("submit", "saves.sh", "--name", "saves")
+    shell.run("wait", "saves", "--for", "started", "--timeout", "100s")
+    eventually(lambda: "from step" in shell.run("logs", "saves").out, True)
+    eventually(lambda: "checkpoint" in shell.run("why", "saves").out, True)
+    shell.run("hold", "saves")
+    shell.run("release", "saves")
+    assert shell.run("wait", "saves", "--timeout", "100s").out == "saves Succeeded\n"
+    printed = re.search(r"go on from step (\d+)", shell.run("logs", "saves").out)
+    assert printed is not None
+    assert int(printed[1]) % 5 == 3, "it goes on from what was saved at the end"
+    assert f"from step {printed[1]}," in shell.run("why", "saves").out
 
 
 def test_a_gang_of_a_script_runs_and_leaves_logs_and_history(shell: Shell) -> None:
