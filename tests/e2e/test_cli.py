@@ -76,6 +76,27 @@ def test_a_checkpoint_saved_at_the_end_of_an_attempt_is_the_one_why_names(
     assert f"from step {printed[1]}," in shell.run("why", "saves").out
 
 
+def test_a_job_goes_to_the_cluster_where_it_starts_soonest(shell: Shell) -> None:
+    own = json.loads((shell.data / "kubeconfig").read_text())
+    [cluster], [context] = own["clusters"], own["contexts"]
+    gone = {"name": "gone", "cluster": {**cluster["cluster"], "server": "https://127.0.0.1:1"}}
+    elsewhere = {"name": "gone", "context": {**context["context"], "cluster": "gone"}}
+    config = shell.root / "clusters"
+    contexts = {"current-context": "gone", "contexts": [elsewhere, context]}
+    config.write_text(json.dumps({**own, **contexts, "clusters": [cluster, gone]}))
+    flags = ("--cluster", "auto", "--kubeconfig", str(config))
+    submitted = shell.run("submit", "gang.sh", "--name", "soonest", *flags)
+    assert submitted.out == "soonest\n"
+    assert "gone: no answer from https://127.0.0.1:1" in submitted.err
+    assert f"{context['name']}: fits now, on 1 node (chosen)" in submitted.err
+    assert (
+        f"fairlead why soonest --kubeconfig {config} --context {context['name']}" in submitted.err
+    )
+    assert shell.run("wait", "soonest", "--timeout", "100s").out == "soonest Succeeded\n"
+    refused = shell.run("submit", "gang.sh", "--gpus", "99999", *flags, code=5).err
+    assert "error[E606]: none of 2 clusters takes it" in refused
+
+
 def test_a_gang_of_a_script_runs_and_leaves_logs_and_history(shell: Shell) -> None:
     submitted = shell.run("submit", "gang.sh", "--", "two words $$ $(id)")
     assert submitted.out == "gang-1\n"

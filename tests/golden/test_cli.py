@@ -405,7 +405,7 @@ def test_the_plan_and_the_dry_run_of_a_script() -> None:
     job = build_job("train-2", request, program, ORIGIN)
     plan = [
         *plan_lines(job),
-        check_fit(WorldApi(), job, NOW),
+        check_fit(WorldApi(), job, NOW).text,
         submitted_line("train-2", is_held=False),
     ]
     check("submit/plan.txt", "\n".join(plan) + "\n")
@@ -418,15 +418,16 @@ def test_the_plan_of_an_elastic_job_says_with_how_many_members_it_would_start() 
     request = JobRequest(members=4_000, members_min=2, gpus=8, target=Target.VIRTUAL)
     job = build_job("train-2", request, Program((), SCRIPT), ORIGIN)
     check(
-        "submit/elastic.txt", "\n".join([*plan_lines(job), check_fit(WorldApi(), job, NOW)]) + "\n"
+        "submit/elastic.txt",
+        "\n".join([*plan_lines(job), check_fit(WorldApi(), job, NOW).text]) + "\n",
     )
 
 
 def test_the_plan_of_a_job_that_waits() -> None:
     request = JobRequest(members=20, gpus=8, target=Target.VIRTUAL)
     job = build_job("big-1", request, Program(("true",)), ORIGIN)
-    assert "waits: " in check_fit(WorldApi(), job, NOW)
-    check("submit/waits.txt", check_fit(WorldApi(), job, NOW) + "\n")
+    assert "waits: " in check_fit(WorldApi(), job, NOW).text
+    check("submit/waits.txt", check_fit(WorldApi(), job, NOW).text + "\n")
 
 
 def test_json_of_a_job_is_complete() -> None:

@@ -139,7 +139,7 @@ def test_bad_manifest(path: Path) -> None:
 def _job(**asked: object) -> Callable[[], object]:
     request = JobRequest(**{"target": Target.VIRTUAL, **asked})  # type: ignore[arg-type]
     job = build_job("x", request, Program(("true",)), Origin("/", "ana", {}))
-    return lambda: check_fit(WorldApi(), job, NOW)
+    return lambda: check_fit(WorldApi(), job, NOW).text
 
 
 def _find(name: str) -> Callable[[], object]:
@@ -226,7 +226,7 @@ def _unmatched(target: Target | None = Target.VIRTUAL) -> object:
     job = build_job("x", JobRequest(target=target), Program(("true",)),
                     Origin("/", "", {}))  # fmt: skip
     api.objects["nodes"] = [n for n in api.objects["nodes"] if n.metadata.name == "laptop"]
-    return check_fit(api, job, NOW)
+    return check_fit(api, job, NOW).text
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -138,6 +138,10 @@ class Code(Enum):
     BAD_ANSWER = "E603", Exit.UNREACHABLE, "The server answered something unexpected."
     EXPORT = "E604", Exit.FAILED, "Runs cannot be written to the tracking server."
     AUDIT_DAMAGED = "E605", Exit.FAILED, "Audit records were changed, removed or put elsewhere."
+    NO_CLUSTER_TAKES_IT = (
+        "E606", Exit.REFUSED,
+        "Of the clusters that were asked none can have this; nothing was stored.",
+    )  # fmt: skip
     PORT_IN_USE = "E700", Exit.CONFLICT, "Another process listens on the address."
     DATA_IN_USE = "E701", Exit.CONFLICT, "Another process uses the data directory."
     DATA_VERSION = (

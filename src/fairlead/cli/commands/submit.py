@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 import msgspec
@@ -22,6 +22,7 @@ from fairlead.cli.script.sbatch_lines import GivenOption
 from fairlead.cli.sessions.foreground import IDLE_HELP, LOG_HELP, require_one_program
 from fairlead.cli.submitting.standard_input import STANDARD_INPUT, read_input
 from fairlead.cli.submitting.work import (
+    CheckedManifest,
     CheckedWork,
     Looks,
     check_command,
@@ -33,6 +34,8 @@ from fairlead.input.errors import CliError, Code, Exit, fail
 
 if TYPE_CHECKING:
     from fairlead.cli.sessions.terminal_job import TerminalJob
+
+C = TypeVar("C", CheckedWork, CheckedManifest)
 
 
 def job_flags(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -70,6 +73,7 @@ def flag_values(options: dict[str, Any]) -> FlagValues:
       fairlead submit train.sh --after ok:prepare-1 -- --learning-rate 0.1
       fairlead submit --gpus 1 - < train.sh
       fairlead submit -f job.yaml
+      fairlead submit train.sh --cluster east,west
       fairlead submit train.sh --dry-run -o yaml > job.yaml
 
     The script may carry flags itself, in lines before its first command:
@@ -86,12 +90,15 @@ def flag_values(options: dict[str, Any]) -> FlagValues:
 @click.option("--check-image", is_flag=True,
               help="Ask the registry for each image: that it is there, its digest, size and "
                    "architectures.")  # fmt: skip
+@click.option("--cluster", "clusters", metavar="auto|CONTEXT,...", default="",
+              help="Ask the clusters of these contexts of the kubeconfig, or of all (auto), and "
+                   "queue it where it starts soonest.")  # fmt: skip
 @click.option("--ignore-unknown", is_flag=True,
               help="Ignore header lines that cannot be honoured instead of refusing.")  # fmt: skip
 @common()
 def submit(
     common_: Common, *, script: str | None, arguments: tuple[str, ...], file: str | None,
-    dry_run: bool, check_image: bool, ignore_unknown: bool, **options: Any,
+    dry_run: bool, check_image: bool, clusters: str, ignore_unknown: bool, **options: Any,
 ) -> int:  # fmt: skip
     """Queue a script or a manifest as a job.
 
@@ -108,25 +115,40 @@ def submit(
             wrong = "a script" if script is not None else f"--{next(iter(givens)).value}"
             raise fail(Code.BAD_COMBINATION, f"-f and {wrong} do not go together",
                        help=("write it into the manifest, or leave -f out",))  # fmt: skip
-        return _submit_manifest(common_, file, dry_run=dry_run, check_image=check_image)
+        looks = Looks(dry_run, check_image)
+        return _submit_manifest(common_, file, clusters, looks=looks, dry_run=dry_run)
     if script is None:
         raise fail(Code.MISSING_ARGUMENT, "fairlead submit needs SCRIPT or -f FILE",
                    help=("fairlead run -- COMMAND queues a command",
                          "fairlead submit - reads the script from standard input"))  # fmt: skip
     program = Program(arguments, read_script(script))
-    stored = submit_script(
-        common_, program, script, givens, dry_run=dry_run, check_image=check_image,
-        ignore_unknown=ignore_unknown, warn=lambda note: common_.note(f"note: {note}"),
-    )  # fmt: skip
+    path = script
+
+    def check(common_: Common) -> CheckedWork:
+        return check_script(
+            common_, program, path, givens, origin=here(), ignore_unknown=ignore_unknown,
+            warn=lambda note: common_.note(f"note: {note}"), looks=Looks(dry_run, check_image),
+        )  # fmt: skip
+
+    stored = _finish(_checked(common_, clusters, check), dry_run=dry_run)
     if not dry_run:
         _show_stored(common_, [stored], [str(stored["metadata"]["name"])])
     return Exit.OK
 
 
+def _checked(common_: Common, clusters: str, check: Callable[[Common], C]) -> C:
+    """Check work in the cluster that is chosen, or in the one of several that starts it soonest."""
+    if not clusters:
+        return check(common_)
+    from fairlead.cli.submitting.clusters import in_soonest  # threads
+
+    return in_soonest(common_, clusters, check)
+
+
 def submit_script(
     common_: Common, program: Program, file: str, givens: FlagValues, *, dry_run: bool,
     ignore_unknown: bool, warn: Callable[[str], None],
-    options: tuple[tuple[GivenOption, ...], ...] | None = None, check_image: bool = False,
+    options: tuple[tuple[GivenOption, ...], ...] | None = None,
     defaults: Mapping[str, str] = os.environ,
 ) -> dict[str, Any]:  # fmt: skip
     """Check and store the job or the array of a script (or only check it) and return it, as
@@ -136,7 +158,7 @@ def submit_script(
         check_script(
             common_, program, file, givens, origin=replace(here(), defaults=defaults),
             ignore_unknown=ignore_unknown, warn=warn, options=options,
-            looks=Looks(dry_run, check_image),
+            looks=Looks(dry_run),
         ),
         dry_run=dry_run,
     )  # fmt: skip
@@ -263,13 +285,18 @@ def _show_stored(common_: Common, stored: list[dict[str, Any]], shown: list[str]
         common_.lines(shown)
 
 
-def _submit_manifest(common_: Common, file: str, *, dry_run: bool, check_image: bool) -> int:
+def _submit_manifest(
+    common_: Common, file: str, clusters: str, *, looks: Looks, dry_run: bool
+) -> int:
     from fairlead.cli.submitting.manifest import read_bytes
 
     shown = "stdin" if file == "-" else file
     data = read_bytes(file)
-    looks = Looks(dry_run, check_image)
-    checked = check_manifest(common_, data, shown, local_user(), looks=looks)
+
+    def check(common_: Common) -> CheckedManifest:
+        return check_manifest(common_, data, shown, local_user(), looks=looks)
+
+    checked = _checked(common_, clusters, check)
     if dry_run:
         common_.note("Dry run: nothing was stored.")
         _show_stored(common_, checked.objects, checked.work)

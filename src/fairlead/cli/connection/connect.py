@@ -16,7 +16,15 @@ from pathlib import Path
 
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.incluster import in_cluster
-from fairlead.kube.kubeconfig import Connection, KubeconfigError, config_paths, load, resolve
+from fairlead.kube.kubeconfig import (
+    Connection,
+    Kubeconfig,
+    KubeconfigError,
+    KubeconfigSection,
+    config_paths,
+    load,
+    resolve,
+)
 
 
 def default_data_directory(environment: Mapping[str, str]) -> Path:
@@ -39,6 +47,22 @@ class Choice:
 
 def find_connection(choice: Choice, environment: Mapping[str, str]) -> Connection:
     """Return the cluster to talk to; CliError says what was looked at when there is none."""
+    config = _config(choice, environment)
+    try:
+        return resolve(config, choice.context)
+    except KubeconfigError as error:
+        raise fail(Code.KUBECONFIG, str(error)) from error
+
+
+def known_contexts(choice: Choice, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the contexts of the kubeconfig that is used, the current one first; CliError."""
+    config = _config(choice, environment)
+    names = config.names(KubeconfigSection.CONTEXTS)
+    return tuple(sorted(names, key=lambda name: name != config.current_context))
+
+
+def _config(choice: Choice, environment: Mapping[str, str]) -> Kubeconfig:
+    """Return the kubeconfig to use, read and merged; CliError."""
     explicit = choice.kubeconfig or environment.get("FAIRLEAD_KUBECONFIG") or ""
     if explicit:
         path = Path(explicit)
@@ -50,18 +74,18 @@ def find_connection(choice: Choice, environment: Mapping[str, str]) -> Connectio
             )  # fmt: skip
         if _is_embedded(path.parent) and not _lives(path.parent):
             raise _stopped(path.parent.absolute(), is_default=False)
-        return _load((path,), choice.context)
+        return _load((path,))
     data = default_data_directory(environment)
     own = data / "kubeconfig"
     is_plugin = "FAIRLEAD_KUBECTL_PLUGIN" in environment  # then kubectl's cluster is meant
     if own.is_file() and not is_plugin and _lives(data):
-        return _load((own,), choice.context)
+        return _load((own,))
     paths = config_paths(None, environment)
     existing = [path for path in paths if path.exists()]
     if existing:
         if (stopped := _stopped_of(existing)) is not None:
             raise _stopped(stopped, is_default=stopped == data)
-        return _load(paths, choice.context)
+        return _load(paths)
     if own.is_file():
         raise _stopped(data, is_default=True)
     raise fail(
@@ -127,8 +151,8 @@ def _lives(data: Path) -> bool:
     return read_running(data) is not None
 
 
-def _load(paths: Sequence[Path], context: str) -> Connection:
+def _load(paths: Sequence[Path]) -> Kubeconfig:
     try:
-        return resolve(load(paths), context)
+        return load(paths)
     except KubeconfigError as error:
         raise fail(Code.KUBECONFIG, str(error)) from error

@@ -7,6 +7,9 @@ a state that is built from the API's objects (`cluster/own_answers.py`).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from math import inf
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
@@ -18,6 +21,7 @@ from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.outlook import outlook_text
 from fairlead.cli.views.plan import line
 from fairlead.cli.views.words import amount_text, amount_words, message_of
+from fairlead.decide.answers.explanation import Forecast, PreemptionAhead
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.input.errors import CliError, Code, Problem
@@ -29,10 +33,50 @@ _OF_TEAMS = (
 )
 
 
-def check_fit(api: Api, job: Job, now: float, *, shows_pulls: bool = False) -> str:
-    """Return the line that says what a decision would do with the job now: where it starts, which
-    jobs leave for it, or why it waits and until when; with `shows_pulls` lines about the images
-    that nodes of its place lack.
+class StartKind(IntEnum):
+    """How well a start is known, the best first."""
+
+    NOW = 0
+    #: By an instant: jobs end by their limits, or leave by preemption.
+    BY_INSTANT = 1
+    #: Once nodes are bought.
+    WITH_NODES = 2
+    UNKNOWN = 3
+    NOT_CHECKED = 4
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class JobStart:
+    """When a job starts; the less, the sooner. `at` is an instant, infinite where none is known."""
+
+    kind: StartKind
+    at: float = inf
+
+
+@dataclass(frozen=True, slots=True)
+class JobFit:
+    """What a decision would do with a job now, in words, and when that starts it. `pulls` are
+    lines about images that nodes of its place lack.
+    """
+
+    words: str
+    start: JobStart
+    pulls: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The lines of a plan that say it."""
+        pulls = (line("" if i else "Images", each) for i, each in enumerate(self.pulls))
+        return "\n".join((line("Place", self.words), *pulls))
+
+
+#: Of a manifest without jobs.
+NOTHING_TO_START = JobFit("", JobStart(StartKind.NOW, -inf))
+
+
+def check_fit(api: Api, job: Job, now: float, *, shows_pulls: bool = False) -> JobFit:
+    """Return what a decision would do with the job now: where it starts, which jobs leave for it,
+    or why it waits and until when; with `shows_pulls` what nodes of its place have to pull, too.
 
     CliError with the largest shape there is when no node could ever hold a member, or all nodes
     together not the gang, nor node pools with them. A cluster without any node refuses nothing: it
@@ -45,14 +89,30 @@ def check_fit(api: Api, job: Job, now: float, *, shows_pulls: bool = False) -> s
         try:
             fitted = own_answers(api, now).fit(job)
         except Forbidden:
-            return line("Place", "not checked: you may not list what the cluster has")
-    text = line("Place", _words(fitted, job, now))
+            words = "not checked: you may not list what the cluster has"
+            return JobFit(words, JobStart(StartKind.NOT_CHECKED))
+    words, start = _words(fitted, job, now), _start_of(fitted, now)
     if not shows_pulls or fitted.place is None:
-        return text
+        return JobFit(words, start)
     from fairlead.cli.cluster.image_outlook import image_outlook  # loads what plans pulls
 
-    pulls = image_outlook(api, job, fitted.place).lines
-    return "\n".join((text, *(line("" if i else "Images", each) for i, each in enumerate(pulls))))
+    return JobFit(words, start, tuple(image_outlook(api, job, fitted.place).lines))
+
+
+def _start_of(fitted: Fitted, now: float) -> JobStart:
+    """Return when the job of an answer starts. A preemption whose end is not known counts from its
+    beginning: victims that save a checkpoint take minutes at most.
+    """
+    if fitted.verdict.reason is Reason.PLACED:
+        return JobStart(StartKind.NOW, now)
+    match fitted.forecast:
+        case Forecast(may_start_by=at):
+            return JobStart(StartKind.BY_INSTANT, at)
+        case PreemptionAhead(begins_at=begins_at, ends_by=ends_by):
+            return JobStart(StartKind.BY_INSTANT, begins_at if ends_by is None else ends_by)
+        case _:
+            buys = fitted.verdict.outcome is Outcome.IMPOSSIBLE and fitted.holding
+            return JobStart(StartKind.WITH_NODES if buys else StartKind.UNKNOWN)
 
 
 def _words(fitted: Fitted, job: Job, now: float) -> str:

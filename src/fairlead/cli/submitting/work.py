@@ -41,7 +41,7 @@ from fairlead.cli.job_request.jobspec import (
 from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.script.header import SubmissionContext, parse_header, request_of
 from fairlead.cli.script.script_notes import script_notes
-from fairlead.cli.submitting.fit import check_fit
+from fairlead.cli.submitting.fit import NOTHING_TO_START, JobFit, check_fit
 from fairlead.cli.submitting.git_source import git_source
 from fairlead.cli.submitting.past_use import past_over_asks
 from fairlead.cli.submitting.program_check import (
@@ -95,11 +95,12 @@ NO_LOOKS = Looks()
 @dataclass(frozen=True, slots=True)
 class CheckedWork:
     """A job or an array that was checked and may be stored under `name`; `checked` is how it would
-    be.
+    be, and `fit` what a decision would do with it.
     """
 
     common: Common
     api: Api
+    fit: JobFit
     submission: Submission
     name: str
     is_held: bool
@@ -213,12 +214,12 @@ def _check(
     submission = Submission(space, naming, build, program.file, common.note, resource)
     name = pick_name(naming, taken)
     checked = check(api, submission, name)
-    _note_plan(common, api, job_of(checked), is_up=is_up, looks=looks)
+    fit = _note_plan(common, api, job_of(checked), is_up=is_up, looks=looks)
     for text in past_lines(past_over_asks(api, job_of(checked), base, now())):
         common.note(text)
     if request.array is not None:
         common.note(array_line(msgspec.convert(checked, JobArray)))
-    return CheckedWork(common, api, submission, name, request.is_held, checked)
+    return CheckedWork(common, api, fit, submission, name, request.is_held, checked)
 
 
 def _absolute(directory: str, origin: Origin) -> str:
@@ -258,8 +259,9 @@ def job_of(stored: dict[str, Any]) -> Job:
     return Job(array.metadata, array.spec.template)
 
 
-def _note_plan(common: Common, api: Api, job: Job, *, is_up: bool, looks: Looks) -> None:
-    """Say what is asked for, whether it fits, and whether it is real; CliError without an image.
+def _note_plan(common: Common, api: Api, job: Job, *, is_up: bool, looks: Looks) -> JobFit:
+    """Say what is asked for, whether it fits, and whether it is real, and return that;
+    CliError without an image.
 
     `is_up` says that the cluster is one of `fairlead up`.
     """
@@ -269,9 +271,11 @@ def _note_plan(common: Common, api: Api, job: Job, *, is_up: bool, looks: Looks)
         common.note(text)
     if looks.registries:
         _note_images(common, job)
-    common.note(check_fit(api, job, now(), shows_pulls=looks.pulls))
+    fit = check_fit(api, job, now(), shows_pulls=looks.pulls)
+    common.note(fit.text)
     if is_up and is_simulated(job):
         common.note(line("", "simulated: only virtual nodes may run it, and they run no programs"))
+    return fit
 
 
 def _note_images(common: Common, job: Job) -> None:
@@ -289,10 +293,13 @@ def _note_images(common: Common, job: Job) -> None:
 
 @dataclass(frozen=True, slots=True)
 class CheckedManifest:
-    """The objects of a manifest, which were checked and may be stored."""
+    """The objects of a manifest, which were checked and may be stored; `fit` is that of the job
+    that starts last.
+    """
 
     common: Common
     api: Api
+    fit: JobFit
     space: str
     documents: Sequence[Document]
 
@@ -344,13 +351,14 @@ def check_manifest(
     if is_up:  # elsewhere the webhook says whose a job is
         documents = tuple(_with_user(each, user) for each in documents)
     checked = check_documents(api, documents, space)
+    fits = [NOTHING_TO_START]
     for document, body in zip(documents, checked, strict=True):
         if document.resource in WORK:
             job = job_of({**body, "kind": document.resource.kind})
-            _note_plan(common, api, job, is_up=is_up, looks=looks)
+            fits.append(_note_plan(common, api, job, is_up=is_up, looks=looks))
         if document.resource == JOB_ARRAYS:
             common.note(array_line(msgspec.convert(body, JobArray)))
-    return CheckedManifest(common, api, space, documents)
+    return CheckedManifest(common, api, max(fits, key=lambda fit: fit.start), space, documents)
 
 
 def _with_user(document: Document, user: str) -> Document:

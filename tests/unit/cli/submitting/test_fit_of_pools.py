@@ -58,12 +58,12 @@ class Api(Unanswered):
 def test_a_job_that_a_pool_could_hold_is_not_refused() -> None:
     big, api = make_job("big", gpus=8, count=9), Api(pool())
     line = "waits for nodes: it needs 8 nodes of pool h100"
-    assert check_fit(api, big, EPOCH).endswith(line)  # pyright: ignore[reportArgumentType]
+    assert check_fit(api, big, EPOCH).text.endswith(line)  # pyright: ignore[reportArgumentType]
 
 
 def test_that_the_pool_is_in_dry_run_is_said_with_what_ends_that() -> None:
     api: Any = Api(pool(PoolMode.DRY_RUN))
-    text = check_fit(api, make_job("big", gpus=8, count=9), EPOCH)
+    text = check_fit(api, make_job("big", gpus=8, count=9), EPOCH).text
     assert text.endswith("pool h100, in dry run (spec.mode: Active lets it buy)")
 
 

@@ -38,7 +38,7 @@ class Api(Unanswered):
 
 def test_a_job_fits_on_the_nodes_of_its_team_and_not_on_those_of_another() -> None:
     api: Any = Api()
-    assert "fits now" in check_fit(api, make_job("job", namespace="vision"), EPOCH)
+    assert "fits now" in check_fit(api, make_job("job", namespace="vision"), EPOCH).text
     with pytest.raises(CliError) as refused:
         check_fit(api, make_job("job", namespace="elsewhere"), EPOCH)
     help_ = " ".join(refused.value.problems[0].help)
@@ -56,7 +56,7 @@ def test_a_job_with_gpus_of_a_team_beyond_its_budget_waits(
     team = make_team("vision", budget=Budget(gpu_hours=100))
     use = TeamUse(gpu_hours=gpu_hours, as_of=format_time(EPOCH))
     api: Any = Api(replace(team, status=TeamStatus(use=use)))
-    assert says in check_fit(api, make_job("job", namespace="vision", gpus=gpus), EPOCH)
+    assert says in check_fit(api, make_job("job", namespace="vision", gpus=gpus), EPOCH).text
 
 
 class LentApi(Api):
@@ -76,7 +76,7 @@ class LentApi(Api):
 
 def test_a_job_that_takes_nodes_of_its_team_back_says_from_whom() -> None:
     api: Any = LentApi()
-    assert check_fit(api, make_job("own", namespace="vision"), EPOCH) == (
+    assert check_fit(api, make_job("own", namespace="vision"), EPOCH).text == (
         "Place    starts by taking 2 nodes back from speech/guest, which borrows them, in about 30s"
     )
 
@@ -96,8 +96,8 @@ class RackApi(Api):
 def test_a_job_that_prefers_a_level_waits_for_it_first() -> None:
     api: Any = RackApi()
     topology = Topology(key="rack", preferred_seconds=600)
-    text = check_fit(api, make_job("job", count=2, topology=topology), EPOCH)
+    text = check_fit(api, make_job("job", count=2, topology=topology), EPOCH).text
     assert f"waits for one rack until {format_time(EPOCH + 600)}, then takes any nodes" in text
     topology = Topology(key="pod", preferred_seconds=600)
-    text = check_fit(api, make_job("job", count=2, topology=topology), EPOCH)
+    text = check_fit(api, make_job("job", count=2, topology=topology), EPOCH).text
     assert text == "Place    fits now, on 2 nodes; no node is in a pod, so it waits for none"

@@ -160,10 +160,10 @@ def test_a_preferred_level_that_never_fits_is_said_at_submission(
         for node in make_nodes(2, prefix=f"r{rack}", labels=labels):
             api.create(NODES.raw, to_wire(node))
     asked = Topology(key="rack", required=False, preferred_seconds=600)
-    text = check_fit(api, make_job("a", count=3, gpus=8, topology=asked), 0.0)
+    text = check_fit(api, make_job("a", count=3, gpus=8, topology=asked), 0.0).text
     words = "no rack could ever hold its 3 members (the largest holds 2), so it waits for none"
     assert text == f"Place    fits now, on 3 nodes; {words}"
-    text = check_fit(api, make_job("a", count=2, gpus=8, topology=asked), 0.0)
+    text = check_fit(api, make_job("a", count=2, gpus=8, topology=asked), 0.0).text
     assert text == "Place    fits now, on 2 nodes"
 
 
@@ -209,25 +209,25 @@ def busy(*jobs: Job) -> FakeApi:
 def test_a_job_that_preempts_is_told_which_jobs_and_when(ran_seconds: float, said: str) -> None:
     api = busy(running("low", "node-0000", since=EPOCH - ran_seconds))
     high = make_job("high", spec={"priority_class_name": "urgent"})
-    assert check_fit(api, high, EPOCH) == f"Place    {said}"
+    assert check_fit(api, high, EPOCH).text == f"Place    {said}"
 
 
 def test_a_victim_that_may_save_a_checkpoint_first_leaves_the_time_open() -> None:
     low = running("low", "node-0000", since=EPOCH - 3600)
     low = replace(low, status=replace(low.status, progress=Progress(checkpoint_step=5)))
     high = make_job("high", spec={"priority_class_name": "urgent"})
-    assert check_fit(busy(low), high, EPOCH) == "Place    starts by preempting low"
+    assert check_fit(busy(low), high, EPOCH).text == "Place    starts by preempting low"
 
 
 def test_a_job_that_waits_is_told_by_when_it_starts() -> None:
     api = busy(running("a", "node-0000", since=EPOCH, time_limit_seconds=3600))
-    assert check_fit(api, make_job("b"), EPOCH) == (
+    assert check_fit(api, make_job("b"), EPOCH).text == (
         "Place    waits: needs 8 GPUs, 0 of 8 are free: 8 short; starts within 1h if the jobs "
         "ahead use their whole time limits"
     )
     endless = busy(running("a", "node-0000", since=EPOCH))
     said = "Place    waits: needs 8 GPUs, 0 of 8 are free: 8 short"
-    assert check_fit(endless, make_job("b"), EPOCH) == said
+    assert check_fit(endless, make_job("b"), EPOCH).text == said
 
 
 def test_a_job_that_fits_but_for_an_earlier_one_does_not_fit_now() -> None:
@@ -237,7 +237,7 @@ def test_a_job_that_fits_but_for_an_earlier_one_does_not_fit_now() -> None:
                      conditions=(waits,))  # fmt: skip
     api.create(JOBS.raw, to_wire(first), namespace="default")
     api.create(NODES.raw, to_wire(make_nodes(2)[1]))
-    said = check_fit(api, make_job("b"), EPOCH)
+    said = check_fit(api, make_job("b"), EPOCH).text
     assert said.startswith("Place    waits: fits now, but the room is kept for job default/first")
 
 

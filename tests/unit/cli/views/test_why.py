@@ -230,7 +230,7 @@ def test_an_object_of_another_kind_is_not_taken_for_it() -> None:
 
 
 def test_a_user_who_may_not_list_nodes_may_submit() -> None:
-    assert "not checked" in check_fit(OneJob(make_job("a")), make_job("b"), EPOCH)
+    assert "not checked" in check_fit(OneJob(make_job("a")), make_job("b"), EPOCH).text
 
 
 def test_where_no_controller_answers_everything_counts_that_the_scheduler_counts(
@@ -253,4 +253,7 @@ def test_where_no_controller_answers_everything_counts_that_the_scheduler_counts
     assert "asks       16 GPUs; 0 of 16 are free, 16 short" in said
     assert run(["why", "poor", "-n", "poor"]) == 0
     assert capsys.readouterr().out.startswith("Job poor waits: AwaitingQuota")
-    assert "waits: the quota of its namespace" in check_fit(api, make_job("x", namespace="poor"), 0)
+    assert (
+        "waits: the quota of its namespace"
+        in check_fit(api, make_job("x", namespace="poor"), 0).text
+    )
