@@ -145,7 +145,8 @@ def _rows() -> Iterator[Target]:
     yield Target("model.cel:compile_expression",
                  ('device.driver == "d" && device.attributes["d"].a.size() > 1',
                   '["a"].exists(x, x == device.attributes["d"].b)',
-                  '["a"].exists(xinfx == device.att,ributes["1d"].b)'), (ValueError,),
+                  '["a"].exists(xinfx == device.att,ributes["1d"].b)', "!" * 600 + "true"),
+                 (ValueError,),
                  use=_evaluated_expression)  # fmt: skip
     yield Target("input.yamlmarks:read_documents", (JOB.decode(), "a: &a [*a]"), (YamlTooLarge,),
                  is_file=True)  # fmt: skip

@@ -17,9 +17,9 @@ from celpy.evaluation import CELEvalError, CELSyntaxError, CELUnsupportedError
 from fairlead.api.values.quantity import QuantityError, parse
 from fairlead.model.claimed.device_selectors import ExpressionError, Read
 
-#: Steps of one evaluation, which take 0.1 to 0.25 ms each; brackets within brackets, which are
-#: followed by recursion.
-STEPS_MAX, DEPTH_MAX, MACROS_MAX = 200, 40, 2
+#: Steps of one evaluation, which take 0.1 to 0.25 ms each; levels of an expression, each of which
+#: takes up to 6 frames of the stack (an operator 1 or 2 of them, a bracket 10).
+STEPS_MAX, LEVELS_MAX, MACROS_MAX = 200, 120, 2
 
 _NODES = frozenset((
     "expr", "conditionalor", "conditionaland", "relation", "relation_lt", "relation_le",
@@ -35,7 +35,6 @@ _METHODS = frozenset((
 _MACROS = frozenset(("exists", "all"))
 
 
-_BRACKETS = frozenset(("paren_expr", "exprlist", "member_index", "list_lit"))
 _FAILURES = (
     CELEvalError, CELSyntaxError, CELUnsupportedError, ValueError, TypeError, KeyError, IndexError,
     ArithmeticError, AttributeError, RecursionError,
@@ -53,7 +52,7 @@ def compile_expression(expression: str) -> CompiledExpression:
         raise ExpressionError(f"does not compile{at}") from error
     except RecursionError as error:
         raise ExpressionError("does not compile: it is nested too deeply") from error
-    _check(tree, 0, 0)
+    _check(tree)
     return CompiledExpression(tree)
 
 
@@ -106,24 +105,25 @@ class _Evaluator(evaluation.Evaluator):
         return super().visit(tree)
 
 
-def _check(tree: Any, depth: int, macros: int) -> None:
+def _check(whole: Any) -> None:
     """Raise ExpressionError for what is not known to mean the same in cel-go."""
-    if tree.data not in _NODES:
-        raise ExpressionError(f"is not understood: {str(tree.data).replace('_', ' ')}")
-    name, known = "", _METHODS
-    if tree.data == "member_dot_arg":
-        name = str(tree.children[1])
-    elif tree.data == "ident_arg":
-        name, known = str(tree.children[0]), frozenset((*_FUNCTIONS, "has")) - _METHODS
-    if name and name not in known:
-        raise ExpressionError(f"is not understood: the function {name}")
-    depth += tree.data in _BRACKETS
-    macros += name in _MACROS
-    if depth > DEPTH_MAX or macros > MACROS_MAX:
-        raise ExpressionError("is not understood: it is nested too deeply")
-    for child in tree.children:
-        if hasattr(child, "data"):
-            _check(child, depth, macros)
+    rest: list[tuple[Any, int, int]] = [(whole, 1, 0)]
+    while rest:  # no recursion, as any expression comes here
+        tree, level, macros = rest.pop()
+        if tree.data not in _NODES:
+            raise ExpressionError(f"is not understood: {str(tree.data).replace('_', ' ')}")
+        name, known = "", _METHODS
+        if tree.data == "member_dot_arg":
+            name = str(tree.children[1])
+        elif tree.data == "ident_arg":
+            name, known = str(tree.children[0]), frozenset((*_FUNCTIONS, "has")) - _METHODS
+        if name and name not in known:
+            raise ExpressionError(f"is not understood: the function {name}")
+        macros += name in _MACROS
+        if level > LEVELS_MAX or macros > MACROS_MAX:
+            raise ExpressionError("is not understood: it is nested too deeply")
+        within = [child for child in tree.children if hasattr(child, "data")]
+        rest += [(child, level + 1, macros) for child in reversed(within)]
 
 
 class _Quantity:

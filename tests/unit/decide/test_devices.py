@@ -23,6 +23,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
+from fairlead.model.cel import compile_expression
 from fairlead.model.claimed.devices import KINDS_MAX, DeviceTable
 from fairlead.model.cluster import ClusterState
 from fairlead.sim.tenants.promises import entries_of
@@ -236,6 +237,9 @@ def test_a_class_that_does_not_exist_is_named_with_the_claim() -> None:
         (device_request(DRIVER, 1, f'device.attributes["{DRIVER}"].no == 1'), "the selectors",
          "no such member"),
         (device_request(DRIVER, 1, "device.driver"), "the selectors", "neither true nor false"),
+        # cel-go, and so the API server, takes these.
+        (device_request(DRIVER, 1, "!" * 1500 + "true"), "the selectors", "nested too deeply"),
+        (device_request(DRIVER, 1, "1" + " + 1" * 240 + " > 0"), "the selectors", "too deeply"),
     ],
 )  # fmt: skip
 def test_what_is_not_understood_is_a_verdict_with_its_path(
@@ -248,6 +252,18 @@ def test_what_is_not_understood_is_a_verdict_with_its_path(
     assert "ResourceClaimTemplate one" in said.message
     assert path in str(said.facts["path"])
     assert why in str(said.facts["why"])
+
+
+@pytest.mark.parametrize("expression", ["!" * 110 + "true", "1" + " + 1" * 54 + " > 0"])
+def test_an_expression_of_all_levels_has_one_answer_however_deep_the_stack_is(
+    expression: str,
+) -> None:
+    program = compile_expression(expression)
+
+    def called(frames: int) -> bool:
+        return called(frames - 1) if frames else program.evaluate(lambda _: ("string", "x"))
+
+    assert called(0) is called(300) is True
 
 
 @pytest.mark.parametrize(
