@@ -11,6 +11,8 @@ import msgspec
 from fairlead.api.status import StatusCause
 from fairlead.api.values.bounds import OBJECT_NAME_MAX
 
+#: Of a refusal that is shown: a spec of the largest size may have tens of thousands.
+CAUSES_MAX = 200
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 LABEL_RULE = (
     "must be a lowercase RFC 1123 label: at most 63 letters a-z, digits and '-', starting and "
@@ -29,6 +31,13 @@ def is_object_name(name: str) -> bool:
 def cause(reason: str, field: str, message: str) -> StatusCause:
     """Return a mistake; `reason` without the prefix FieldValue."""
     return StatusCause(reason=f"FieldValue{reason}", message=message, field=field)
+
+
+def bounded(causes: Sequence[StatusCause]) -> tuple[StatusCause, ...]:
+    """Return the first `CAUSES_MAX` of them, and in one more how many there are beyond."""
+    beyond = len(causes) - CAUSES_MAX
+    more = (StatusCause("FieldValueInvalid", f"and {beyond} more"),) if beyond > 0 else ()
+    return (*causes[:CAUSES_MAX], *more)
 
 
 def invalid(field: str, value: object, why: str) -> StatusCause:

@@ -245,6 +245,23 @@ def test_a_refusal_has_the_form_of_the_servers_own() -> None:
     assert "[spec.after" not in one
 
 
+def test_a_refusal_of_the_largest_spec_is_short_and_soon_there() -> None:
+    # 30,000 gates took many seconds, in which the webhook gave no other answer.
+    bad = job()
+    gates = [{"name": f"a.b/{i}"} for i in range(30_000)]
+    bad["spec"]["roles"][0]["template"]["spec"]["schedulingGates"] = gates
+    assert [cause.field.rpartition(".")[2] for cause in judge_job(bad)] == ["schedulingGates"]
+    bad["spec"]["roles"][0]["template"]["spec"]["schedulingGates"] = [*gates, *gates[-2:]]
+    assert len(judge_job(bad)) == 3
+    container = bad["spec"]["roles"][0]["template"]["spec"]["containers"][0]
+    container["env"] = [{"name": ""}] * 10_000
+    message, details = refusal_of("j", causes := judge_job(bad))
+    assert len(causes) > 10_000
+    assert details.causes[:200] == tuple(causes[:200])
+    assert message.endswith(f", and {len(causes) - 200} more]")
+    assert len(message) < 100_000
+
+
 def test_only_fairlead_and_administrators_write_jobs_that_stand_for_other_pods() -> None:
     user, own = RequestSender("mallory"), RequestSender("system:serviceaccount:ours:fairlead")
     adopting = job(adopts={"kind": "StatefulSet", "name": "s", "apiVersion": "apps/v1"})

@@ -326,12 +326,14 @@ def _toleration(toleration: Toleration, path: str) -> Iterator[StatusCause]:
         yield not_supported(f"{path}.effect", toleration.effect, _EFFECTS)
 
 
-def _gates(gates: Sequence[str], path: str) -> Iterator[StatusCause]:
+def _gates(gates: Iterable[str], path: str) -> Iterator[StatusCause]:
+    seen: set[str] = set()
     for i, name in enumerate(gates):
         if not is_qualified_name(name):
             yield _invalid(f"{path}[{i}]", name, LABEL_KEY_WHY)
-        if name in gates[:i]:
+        if name in seen:
             yield _duplicate(f"{path}[{i}]", name)
+        seen.add(name)
 
 
 # What a pod says about other pods: as the API server has it (`validatePodAffinityTerm`,

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api import names
+from fairlead.api.causes import bounded
 from fairlead.api.jobs.job_defaults import JobTerms
 from fairlead.api.meta import Wire
 from fairlead.api.resources import JOB_ARRAYS
@@ -183,10 +184,15 @@ def judge_job(
 def refusal_of(
     name: str, causes: Sequence[StatusCause], kind: str = "Job"
 ) -> tuple[str, StatusDetails]:
-    """Return the message and the details of a refusal, in the form of the API server's own."""
-    lines = [f"{cause.field}: {cause.message}" for cause in causes]
+    """Return the message and the details of a refusal, in the form of the API server's own, with
+    the first `CAUSES_MAX` mistakes.
+    """
+    causes = bounded(causes)
+    lines = [
+        f"{cause.field}: {cause.message}" if cause.field else cause.message for cause in causes
+    ]
     listed = lines[0] if len(lines) == 1 else f"[{', '.join(lines)}]"
-    details = StatusDetails(name=name, group=names.GROUP, kind=kind, causes=tuple(causes))
+    details = StatusDetails(name=name, group=names.GROUP, kind=kind, causes=causes)
     return f'{kind}.{names.GROUP} "{name}" is invalid: {listed}', details
 
 

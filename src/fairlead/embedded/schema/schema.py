@@ -25,6 +25,7 @@ from typing import Any, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
+from fairlead.api.causes import CAUSES_MAX
 from fairlead.api.schema import builtin_schemas
 from fairlead.api.schema.builtin_schemas import COMPLETE, schema_of
 from fairlead.api.status import BadRequest, StatusCause
@@ -43,7 +44,6 @@ from fairlead.embedded.schema.rules import structural_faults
 
 __all__ = ["Schema", "SchemaError", "builtin_schema", "compile_schema", "strict_errors"]
 
-CAUSES_MAX = 200
 #: Schemas of custom resources whose compiled form is kept.
 _COMPILED_MAX = 64
 
