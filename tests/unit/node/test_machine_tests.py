@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import stat
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,13 @@ from fairlead.node.host import ClockState, Host
 from fairlead.node.machine_tests import clock, cpu, disk, gpu_clocks, memory, mount, names, numa
 from fairlead.node.machine_tests.program import measured
 from fairlead.node.machine_tests.programs import PROGRAMS, run_program
-from fairlead.node.machine_tests.runner import AlreadyRunning, UnknownTest, run_suite, run_test
+from fairlead.node.machine_tests.runner import (
+    AlreadyRunning,
+    UnknownTest,
+    lock_path,
+    run_suite,
+    run_test,
+)
 
 SMALL: dict[str, dict[str, Option]] = {
     "cpu": {"seconds": 0.3}, "memory": {"bytes": 4 << 20}, "clock": {"seconds": 0.1},
@@ -366,6 +374,24 @@ def test_two_suites_do_not_measure_each_other(lock: Path) -> None:
 
     found = run_suite(quick, only=["names"], options=SMALL, lock=lock, began=second)
     assert found.measured[0].outcome is MachineOutcome.PASSED
+
+
+def test_no_other_user_holds_the_lock_or_chooses_the_file(tmp_path: Path, lock: Path) -> None:
+    quick, run, own = suites()["quick"], tmp_path / "run", tmp_path / "own"
+    lock.touch(0o644)
+    run_suite(quick, only=["names"], options=SMALL, lock=lock)
+    assert stat.S_IMODE(lock.stat().st_mode) == 0o600
+    lock.unlink()
+    lock.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(OSError, match="symbolic links"):
+        run_suite(quick, only=["names"], options=SMALL, lock=lock)
+    assert not (tmp_path / "elsewhere").exists()
+    for each in (run, own):
+        each.mkdir()
+    session = {"XDG_RUNTIME_DIR": str(own)}
+    assert lock_path(session, user_id=0, run=run).parent == run
+    assert lock_path(session, user_id=1000, run=run).parent == own
+    assert lock_path({}, user_id=1000, run=run).parent == Path(tempfile.gettempdir())
 
 
 @pytest.fixture

@@ -357,7 +357,7 @@ def test(
     from fairlead.api.cluster.node_suites import machine_tests, suite_of, suites
     from fairlead.app.signals import exit_on_terminate
     from fairlead.cli.formats.options_of_tests import options_of, own_tests
-    from fairlead.node.machine_tests.runner import LOCK, AlreadyRunning, UnknownTest, run_suite
+    from fairlead.node.machine_tests.runner import AlreadyRunning, UnknownTest, run_suite
 
     chosen = suite_of(suite, retests, own_tests(own))
     if chosen is None:
@@ -380,7 +380,8 @@ def test(
     except NotAHost as error:
         raise fail(Code.BAD_VALUE, str(error)) from error
     except OSError as error:
-        raise fail(Code.DATA_UNWRITABLE, f"{LOCK}: {error.strerror or error}") from error
+        where = f"{error.filename}: " if error.filename else ""
+        raise fail(Code.DATA_UNWRITABLE, f"{where}{error.strerror or error}") from error
     if result:
         with writing(result):
             Path(result).write_bytes(encode_result(found))

@@ -6,7 +6,9 @@ data. Two suites at a time would measure each other: a lock keeps the second one
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import os
 import platform
 import sys
 import tempfile
@@ -33,7 +35,7 @@ from fairlead.node.machine_tests.programs import PROGRAMS
 
 _DEVICES = Path("/usr/bin/nvidia-smi")
 _DEVICE_SECONDS = 30.0
-LOCK = Path(tempfile.gettempdir()) / "fairlead-machine-tests.lock"
+_LOCK = "fairlead-machine-tests.lock"
 
 
 class OwnFinding(msgspec.Struct, frozen=True):
@@ -58,12 +60,13 @@ def run_suite(
     only: Sequence[str] = (),
     options: Mapping[str, Mapping[str, Option]] | None = None,
     host: Host | None = None,
-    lock: Path = LOCK,
+    lock: Path | None = None,
     began: Callable[[str], None] = lambda _: None,
 ) -> SuiteResult:
     """Run the tests of a suite, or `only` some; `options` replace those of the suite.
 
-    `began` is called with the name of each test. Busy, UnknownTest, OSError for the lock.
+    `began` is called with the name of each test; without a `lock` it is `lock_path`.
+    AlreadyRunning, UnknownTest, OSError for the lock.
     """
     chosen = [each for each in suite.kinds() if not only or each.name in only]
     for name in (*only, *(options or {})):
@@ -72,7 +75,7 @@ def run_suite(
             raise UnknownTest(f"suite {suite.name} has no test '{name}'; it has {there}")
     host, given = host or Host(), options or {}
     found = list[MachineFinding]()
-    with _alone(lock):
+    with _alone(lock or lock_path(os.environ, user_id=os.geteuid())):
         deadline = perf_counter() + suite.seconds
         for test in chosen:
             began(test.name)
@@ -152,9 +155,23 @@ def _late(
     return MachineFinding(test.name, outcome, ended.why[:WHY_MAX], seconds)
 
 
+def lock_path(environment: Mapping[str, str], *, user_id: int, run: Path = Path("/run")) -> Path:
+    """Return the lock of this user's suites, in a directory that no other user writes to where
+    there is one.
+    """
+    private = run if user_id == 0 else Path(environment.get("XDG_RUNTIME_DIR") or "/none")
+    is_there = os.access(private, os.W_OK)
+    return (private if is_there else Path(tempfile.gettempdir())) / _LOCK
+
+
 @contextmanager
 def _alone(lock: Path) -> Generator[None]:
-    with lock.open("a") as file:
+    """Hold the lock. No other user can, nor choose by a link which file is opened."""
+    descriptor = os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        if os.fstat(descriptor).st_uid != os.geteuid():
+            raise PermissionError(errno.EPERM, "is another user's", str(lock))
+        os.fchmod(descriptor, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
