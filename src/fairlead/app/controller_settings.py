@@ -43,7 +43,12 @@ from fairlead.app.use_settings import IdleSettings, UseSettings, conflicts_of_id
 from fairlead.decide.adoption.settings import AdoptionSettings
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.settings import BalloonSettings
-from fairlead.decide.health.settings import HealthSettings, SilenceSettings, conflicts_of_tests
+from fairlead.decide.health.settings import (
+    HealthSettings,
+    SilenceSettings,
+    condition_rules,
+    conflicts_of_tests,
+)
 from fairlead.decide.images.settings import ImagesSettings
 from fairlead.decide.jobs.settings import JobsSettings
 from fairlead.decide.placement.desk.settings import PlacementSettings
@@ -257,6 +262,7 @@ class ControllerSettings(Section, frozen=True):
             health=replace(
                 HealthPolicy(**fields(self.health)),
                 test_suites=tests,
+                conditions=condition_rules(self.health),
                 own_tests=tuple(each.test() for each in self.health.own_tests),
             ),
             silence=SilencePolicy(**fields(self.silence)),

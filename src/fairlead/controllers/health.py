@@ -216,7 +216,7 @@ class HealthController:
         view = self._node_view(name)
         if node is not None and view is not None:
             is_open |= any(taint.key in _MARKS for taint in node.spec.taints)
-            is_open |= view.change is not None
+            is_open |= view.change is not None or any(map(urgency_of, view.stated))
             tests = view.tests
             is_open |= any(each.is_open or self._book.pod(each) is not None for each in tests)
             is_open |= fault_of(node, tests) is not None
@@ -329,7 +329,7 @@ class HealthController:
             is_replaceable=is_replaceable,
             is_restartable=is_replaceable and pool is not None
             and pool.spec.provider.type.restarts,
-            tests=self._book.of(node),
+            tests=self._book.of(node), stated=self._policy.conditions.faults_of(node),
             suite="" if self._tests.is_undefined else suite,
         )  # fmt: skip
         return view

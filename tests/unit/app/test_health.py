@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import suppress
+from dataclasses import replace as replaced
 from typing import Any
 
 from tests.unit.app.fleet_world import FleetWorld
@@ -128,6 +129,32 @@ def test_a_node_that_is_mended_comes_back_and_takes_work() -> None:
             # The last two may be of one second, and records have no finer time.
             found.sort(key=lambda each: (each.at_ms, wanted.index(each.action)))
             assert [each.action for each in found] == wanted
+
+    run(main())
+
+
+def test_a_condition_that_another_program_states_takes_a_node_out_and_its_end_brings_it_back() -> (
+    None
+):
+    async def main() -> None:
+        health = replaced(ACTING, act_on=("condition-kernel",))
+        async with FleetWorld.running(health=health) as fleet:
+            world = await ready(fleet, 6)
+            name = (await fleet.nodes())[0].metadata.name
+            await world.tell(name)
+            for status, reason, state in (
+                ("True", "DockerHung", NodeState.REBOOTING),
+                ("False", "KernelHasNoDeadlock", NodeState.READY),
+            ):
+                stated = {"type": "KernelDeadlock", "status": status, "reason": reason,
+                          "lastTransitionTime": format_time(fleet.clock.now())}  # fmt: skip
+                others = [to_wire(each) for each in (await world.node(name)).status.conditions
+                          if each.type != stated["type"]]  # fmt: skip
+                body = {"status": {"conditions": [*others, stated]}}
+                await fleet.client.patch(NODES, name, body, subresource="status")
+                await asyncio.sleep(180)
+                assert await world.state(name) is state
+            assert fleet.crashes() == []
 
     run(main())
 

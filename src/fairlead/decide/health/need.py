@@ -93,14 +93,20 @@ def urgency_of(fault: ReportedFault) -> Urgency | None:
 
 
 def open_faults(
-    node: Node, report: NodeReport | None, tests: Sequence[NodeTest] = ()
-) -> Sequence[ReportedFault]:
-    """Return the faults of a node, of its report and tests, that are not said to be mended."""
+    node: Node, report: NodeReport | None, tests: Sequence[NodeTest] = (),
+    stated: tuple[ReportedFault, ...] = (),
+) -> Sequence[ReportedFault]:  # fmt: skip
+    """Return the faults of a node, of its report, its tests and what others state of it, that are
+    not said to be mended.
+    """
     found = fault_of(node, tests) if tests else None
     tested = () if found is None else (found,)
-    if report is None or report.status.node_uid != node.metadata.uid:
+    is_own = report is not None and report.status.node_uid == node.metadata.uid
+    faults = stated
+    if report is not None and is_own:
+        faults = (*report.status.faults, *stated) if stated else report.status.faults
+    if not faults:
         return tested
-    faults = report.status.faults
     if (said := node.metadata.annotations.get(REPAIRED)) is not None:
         repaired = instant_of(said, float("-inf"))
         faults = tuple(f for f in faults if instant_of(f.last_seen, float("inf")) > repaired)
@@ -110,12 +116,14 @@ def open_faults(
 def need_of(
     node: Node, report: NodeReport | None, policy: HealthPolicy, now: float, *, acting: bool,
     tests: Sequence[NodeTest] = (), change: ReportedFault | None = None,
+    stated: tuple[ReportedFault, ...] = (),
 ) -> Need | None:  # fmt: skip
     """Return what the faults of rules that act ask for, or those of the others; None: nothing.
 
-    `change`: the machine is another one than the one that was tested.
+    `change`: the machine is another one than the one that was tested. `stated`: what others state
+    as conditions of the node.
     """
-    faults = open_faults(node, report, tests)
+    faults = open_faults(node, report, tests, stated)
     counted = {c for c in {f.check for f in faults} if policy.acts_on(c) is acting}
     found = [
         fault for fault in faults

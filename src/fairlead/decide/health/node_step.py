@@ -69,6 +69,8 @@ class NodeView:
     #: Its tests, and the suite that it is to pass before it takes work; "": none.
     tests: tuple[NodeTest, ...] = ()
     suite: str = ""
+    #: Faults that others state as conditions of the node.
+    stated: tuple[ReportedFault, ...] = ()
 
     @property
     def name(self) -> str:
@@ -98,7 +100,13 @@ class NodeView:
         """True for a node without an open fault that is not out, nor marked as one that is."""
         if self.record is not None or self.is_marked or self.change is not None:
             return False
-        return not open_faults(self.node, self.report, self.tests)
+        return not open_faults(self.node, self.report, self.tests, self.stated)
+
+    @property
+    def has_sources(self) -> bool:
+        """True where something is said of its faults, good or bad."""
+        has_any = self.report is not None or bool(self.tests) or bool(self.stated)
+        return has_any or self.change is not None
 
     @cached_property
     def drain(self) -> Window | None:

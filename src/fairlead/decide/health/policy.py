@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from fairlead.api.cluster.node_suites import MachineTest
-from fairlead.decide.health.settings import HealthSettings, SilenceSettings
+from fairlead.decide.health.conditions import CONDITION_CHECKS, ConditionRules
+from fairlead.decide.health.settings import HealthSettings, SilenceSettings, condition_rules
 from fairlead.decide.removal.ledger import Budgets
 from fairlead.decide.removal.trust import SightLimits
 
@@ -35,6 +36,7 @@ class SuiteRule:
 
 #: Settings say what the fields of their names are for, and have the defaults.
 _SETTINGS = HealthSettings()
+_CONDITIONS = condition_rules(_SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class HealthPolicy:
     #: Suites of nodes by their labels, such as the type of the instance or the product of the GPUs.
     #: The first rule that matches and names a suite counts.
     test_suites: tuple[SuiteRule, ...] = ()
+    #: What conditions that others state of a Node mean.
+    conditions: ConditionRules = _CONDITIONS
     idle_test_after_seconds: int = _SETTINGS.idle_test_after_seconds
     idle_test_interval_seconds: int = _SETTINGS.idle_test_interval_seconds
     pair_tests: bool = _SETTINGS.pair_tests
@@ -97,7 +101,8 @@ class HealthPolicy:
 
     def acts_on(self, check: str) -> bool:
         """True when faults of a check are acted on, and not only recorded."""
-        return check in self.act_on or EVERY_CHECK in self.act_on
+        is_own = not check.startswith(CONDITION_CHECKS)
+        return check in self.act_on or (is_own and EVERY_CHECK in self.act_on)
 
     def gate_suite(self, labels: Mapping[str, str], of_pool: str = "") -> str:
         """Return the suite that a node passes before it takes work; "": none.

@@ -109,7 +109,7 @@ class SeenNodes:
                 self.needs[name] = need
                 self.sick += need.worst.severity.is_sick
                 is_candidate = record is None or not record.is_out
-            elif view.report is not None or view.tests or view.change is not None:
+            elif view.has_sources:
                 need = self._need(name, view, acting=False)
                 if need is not None:
                     self.shadows[name] = need
@@ -123,7 +123,7 @@ class SeenNodes:
         assert self._policy is not None
         need = need_of(
             view.node, view.report, self._policy, self._now, acting=acting, tests=view.tests,
-            change=view.change,
+            change=view.change, stated=view.stated,
         )  # fmt: skip
         if need is not None and need.settled_at > self._now:
             self._unsettled[name] = None

@@ -9,7 +9,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from fairlead.api.cluster.machine_result import TEST_MAX, MachineOutcome
-from fairlead.api.cluster.node_report import Action
+from fairlead.api.cluster.node_report import Action, Severity
 from fairlead.api.cluster.node_suites import (
     Better,
     FigureKind,
@@ -18,6 +18,12 @@ from fairlead.api.cluster.node_suites import (
     suites,
 )
 from fairlead.api.values.sections import DAY, Section, about, within
+from fairlead.decide.health.conditions import (
+    CONDITION_CHECKS,
+    SHIPPED_CONDITIONS,
+    ConditionRule,
+    ConditionRules,
+)
 
 NAME = r"^[a-z][A-Za-z0-9-]*$"
 
@@ -97,6 +103,52 @@ class OwnTestSettings(Section, frozen=True):
         )  # fmt: skip
 
 
+class ConditionStatus(Enum):
+    """The status of a condition that is a fault."""
+
+    TRUE = "True"
+    FALSE = "False"
+
+
+class ConditionSettings(Section, frozen=True):
+    """What a condition of a Node means."""
+
+    type: Annotated[str, Meta(min_length=1, max_length=160, description="Its type.")]
+    status: Annotated[ConditionStatus, about("The status that is a fault: True or False.")] = (
+        ConditionStatus.TRUE
+    )
+    reason: Annotated[
+        str, Meta(min_length=1, max_length=128, description="Its reason; * and ? stand for any "
+                  "characters.")
+    ] = "*"  # fmt: skip
+    check: Annotated[
+        str, Meta(pattern=r"^condition-[a-z0-9]([-a-z0-9]{0,51}[a-z0-9])?$", description="The "
+                  "check that health.actOn names."),
+    ] = CONDITION_CHECKS + "own"  # fmt: skip
+    severity: Annotated[Severity, about("Info, Warning or Critical.")] = Severity.WARNING
+    action: Annotated[
+        Action, about("None, Watch, Reboot, Replace or AskPerson; Info with None: it means "
+                      "nothing.")
+    ] = Action.WATCH  # fmt: skip
+    renewed: Annotated[
+        bool, about("Its writer confirms it every few minutes, as node-problem-detector does; one "
+                    "that was not for half an hour counts no more.")
+    ] = False  # fmt: skip
+
+    def rule(self) -> ConditionRule:
+        """Return it as the rules have it."""
+        return ConditionRule(
+            self.type, self.check, self.severity, self.action, status=self.status.value,
+            reason=self.reason, is_renewed=self.renewed,
+        )  # fmt: skip
+
+
+def condition_rules(settings: HealthSettings) -> ConditionRules:
+    """Return the rules of conditions, with those of the cluster."""
+    own = [each.rule() for each in settings.conditions]
+    return ConditionRules(own) if own else SHIPPED_CONDITIONS
+
+
 class HealthSettings(Section, frozen=True):
     """What is done about the faults that the agents of nodes report."""
 
@@ -107,7 +159,14 @@ class HealthSettings(Section, frozen=True):
     act_on: Annotated[
         tuple[Annotated[str, Meta(pattern=r"^(\*|[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?)$")], ...],
         Meta(max_length=64, description="Checks of the agent whose faults are acted on, such as "
-             "gpu-xid; * for all. What is done for those of others is only recorded."),
+             "gpu-xid; * for all but those of conditions, such as condition-gpu. What is done for "
+             "those of others is only recorded."),
+    ] = ()  # fmt: skip
+    conditions: Annotated[
+        tuple[ConditionSettings, ...],
+        Meta(max_length=64, description="What conditions mean that others state of Nodes, before "
+             "the rules that are shipped: `type`, `status`, `reason`, `check`, `severity`, "
+             "`action`, `renewed`."),
     ] = ()  # fmt: skip
     critical_drain_seconds: Annotated[
         int,
