@@ -405,6 +405,10 @@ def test_a_node_that_is_made_again_inherits_neither_faults_nor_drains() -> None:
     assert world.out() == [], "the report is of the machine before"
     assert world.fleet is not None
     assert world.fleet.status.repairs == ()
+    world = seeing()  # where the budgets would let one go
+    world.tell("n05", fault(at=world.now), uid="the machine before")
+    world.run(120)
+    assert world.out() == []
 
 
 def test_a_check_that_was_removed_leaves_no_node_out() -> None:
