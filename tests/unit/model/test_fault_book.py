@@ -98,17 +98,22 @@ def test_a_latched_fault_ends_by_its_counter_and_not_by_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("recovery", "ending"),
+    ("recovery", "action", "ending"),
     [
-        (Recovery.BOOT, Ending.BOOT),
-        (Recovery.COUNTER_RESET, Ending.BOOT),
-        (Recovery.PERSON, None),
-        (Recovery.STABLE_TIME, None),
+        (Recovery.BOOT, Action.REBOOT, Ending.BOOT),
+        (Recovery.COUNTER_RESET, Action.REBOOT, Ending.BOOT),
+        (Recovery.PERSON, Action.REBOOT, None),
+        (Recovery.STABLE_TIME, Action.REBOOT, Ending.BOOT),
+        (Recovery.STABLE_TIME, Action.RESET_GPU, Ending.BOOT),
+        (Recovery.STABLE_TIME, Action.REPLACE, None),
+        (Recovery.STABLE_TIME, Action.WATCH, None),
     ],
 )
-def test_a_reboot_ends_what_it_cures(recovery: Recovery, ending: Ending | None) -> None:
+def test_a_reboot_ends_what_it_cures(
+    recovery: Recovery, action: Action, ending: Ending | None
+) -> None:
     it = book()
-    it.fold(look(0, PORT, verdict=FaultVerdict(Severity.CRITICAL, Action.REBOOT, recovery, 100)))
+    it.fold(look(0, PORT, verdict=FaultVerdict(Severity.CRITICAL, action, recovery, 100)))
     after = FaultBook(it.faults, boot_id="b")
     ended = after.resume(["port"], logs=(), now=2000)
     assert [each.ending for each in ended] == ([ending] if ending else [])

@@ -54,7 +54,7 @@ class FaultBook:
             is_of_other_boot = fault.boot_id != self.boot_id
             if fault.identity.check not in checks:
                 ended.append(self._end(fault, Ending.CHECK_REMOVED, now))
-            elif is_of_other_boot and fault.verdict.recovery in _ENDED_BY_BOOT:
+            elif is_of_other_boot and fault.verdict.ends_with_boot:
                 ended.append(self._end(fault, Ending.BOOT, now))
             elif is_of_other_boot or fault.identity.check not in logs:
                 self._replace(fault, quiet_since=None)
@@ -162,9 +162,6 @@ class FaultBook:
             least = max(self._open.values(), key=_by_harm)
             del self._open[least.identity]
             self.dropped += 1
-
-
-_ENDED_BY_BOOT = (Recovery.BOOT, Recovery.COUNTER_RESET)
 
 
 def _by_harm(fault: Fault) -> tuple[int, int, Identity]:

@@ -68,6 +68,17 @@ class FaultVerdict(msgspec.Struct, frozen=True, rename="camel"):
         """Order of badness."""
         return (self.severity.rank, self.action.rank)
 
+    @property
+    def ends_with_boot(self) -> bool:
+        """True where another boot ends it: also what asks for one and is over once it is not seen.
+
+        What is still so is found by the next look. Until then it would look as if the boot had not
+        helped, and the machine be started again for nothing.
+        """
+        if self.recovery is Recovery.STABLE_TIME:
+            return self.action in (Action.RESET_GPU, Action.REBOOT)
+        return self.recovery in (Recovery.BOOT, Recovery.COUNTER_RESET)
+
 
 class Observation(msgspec.Struct, frozen=True):
     """One sight of a fault."""

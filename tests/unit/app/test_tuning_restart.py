@@ -1,0 +1,198 @@
+"""A profile that counts from the machine's start, from its fault to a node that takes work again.
+
+The controllers, the collector and the agent's own parts, in virtual time. The machine is a tree of
+files with a kubelet and GRUB; its reboot is another boot id, and the command line of the menu.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import random
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+from tests.unit.app.fleet_world import FleetWorld
+from tests.unit.app.test_health import ACTING
+from tests.unit.node.host_tree import changed
+from tests.unit.node.tuned_node import DIRECTORY, Node, line, profile_of
+
+from fairlead.api.cluster.node_report import AgentAnswer
+from fairlead.api.resources import NODES
+from fairlead.app.collector import Collector
+from fairlead.cloud.simulated import CloudRates
+from fairlead.decide.health.policy import HealthPolicy
+from fairlead.embedded.virtual.profile import HardwareSpec
+from fairlead.model.health.node_record import NodeState, record_of
+from fairlead.node.host import Host
+from fairlead.node.readers import report as looked
+from fairlead.node.registry import SOURCES
+from fairlead.node.repairs import Repairs
+from fairlead.node.report import report_of
+from fairlead.node.sources.tuning import restart_setter
+from fairlead.node.state import KeptRepair, open_state
+from fairlead.node.watch import Kept, MachineWatch
+from fairlead.sim.loop import run
+
+COLLECTION = line("imageMaximumGCAge", "48h")
+IOMMU = line("iommu", "pt", kind="KernelArgument")
+TICK_SECONDS = 15.0
+REBOOT_SECONDS = 90.0
+
+
+class TunedMachine:
+    """A machine of the fleet whose agent applies a profile, with its collector."""
+
+    def __init__(self, fleet: FleetWorld, name: str, node: Node) -> None:
+        self.fleet, self.name, self.node = fleet, name, node
+        self.boots = 1
+        self.at = fleet.clock.now()
+        self.kept = Kept()
+        self.repair: KeptRepair | None = None
+        self.text = self.handled = b""
+        self.collector = Collector(
+            fleet.client, name, lambda: self.text, ask=self.asked, clock=fleet.clock,
+            rng=random.Random(0),
+        )  # fmt: skip
+
+    @property
+    def host(self) -> Host:
+        return replace(self.node.host(), clock=At(self.at))
+
+    async def state(self) -> NodeState:
+        node = await self.fleet.client.get(NODES, self.name)
+        record = record_of(node.metadata.annotations)
+        return NodeState.READY if record is None else record.state
+
+    async def until(self, state: NodeState, seconds: float = 3600) -> None:
+        async def holds() -> bool:
+            return await self.state() is state
+
+        await self.fleet.until(holds, seconds)
+
+    def asked(self, data: bytes) -> None:
+        Path(self.node.settings.repairs.requests).write_bytes(data)
+
+    async def run(self) -> None:
+        """One boot after the other, for ever."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.collector.run())
+            while True:
+                await self.boot()
+                self.boots += 1
+                await asyncio.sleep(REBOOT_SECONDS)
+                self.node.starts_again(f"boot-{self.boots}")
+                self.node.tree.passes(-800)
+                self.node.kubelet()
+
+    async def boot(self) -> None:
+        """The agent, as it follows its source and its requests, until the machine starts again."""
+        source = SOURCES["tuning"](self.host, self.node.settings)
+        assert source is not None
+        host = self.host
+        watch = MachineWatch((source,), self.kept, boot_id=host.boot_id(), now=host.now())
+        due = self.fleet.clock.now()
+        self.say(watch)
+        while not self.has_gone_down():
+            await asyncio.sleep(TICK_SECONDS)
+            self.at = self.fleet.clock.now()
+            self.node.tree.passes(TICK_SECONDS)
+            if self.fleet.clock.now() >= due:
+                looked(source, watch, (source.read(), None), host.now())
+                due += source.period_seconds
+            self.carry_out()
+            self.say(watch)
+        self.kept = watch.kept()
+
+    def has_gone_down(self) -> bool:
+        at_reboot = self.node.folder / "at-reboot"
+        is_down = at_reboot.exists()
+        at_reboot.unlink(missing_ok=True)
+        return is_down
+
+    def say(self, watch: MachineWatch) -> None:
+        report = report_of(watch, self.host.now(), repair=self.repair)
+        self.text = msgspec.json.encode(report)
+
+    def carry_out(self) -> None:
+        """Follow a request that is new, in a process: programs run in real time."""
+        asked = Path(self.node.settings.repairs.requests)
+        data = asked.read_bytes() if asked.exists() else b""
+        if data and data != self.handled:
+            given = pickle.dumps((self.node, self.at))
+            done = subprocess.run(
+                [sys.executable, "-c", _STEP], input=given, stdout=subprocess.PIPE, check=True
+            )
+            self.repair = pickle.loads(done.stdout)
+        self.handled = data
+
+
+_STEP = f"import {__name__} as made; made.step()"
+
+
+def step() -> None:
+    """The agent's step with requests, of the machine on standard input; its answer is written."""
+    node, at = pickle.load(sys.stdin.buffer)
+    host = replace(node.host(), clock=At(at))
+    state = open_state(node.folder / "state")
+    setter = restart_setter(host, node.settings)
+    repairs = Repairs(host, node.settings.repairs, state, before_reboot=setter)
+    asyncio.run(repairs.step())
+    state.close()
+    sys.stdout.buffer.write(pickle.dumps(repairs.latest))
+
+
+@dataclass(frozen=True)
+class At:
+    """A clock that stands still."""
+
+    at: float
+
+    def now(self) -> float:
+        return self.at
+
+
+@asynccontextmanager
+async def tuned(
+    path: Path, *lines: str, health: HealthPolicy = ACTING, hardware: HardwareSpec | None = None
+) -> AsyncGenerator[TunedMachine]:
+    """A fleet of two nodes, one of which has an agent that applies a profile of these lines."""
+    rates = CloudRates(preflight=bool(health.test_suite))
+    async with FleetWorld.running(rates, health=health, hardware=hardware) as fleet:
+        await fleet.pool(hold=2, disruption={})
+        await asyncio.sleep(1200)
+        node = Node(path)
+        node.grub()
+        node.settings = changed(node.settings, "tuning", kubelet_directory=DIRECTORY)
+        node.profile.write_text(profile_of(*lines))
+        machine = TunedMachine(fleet, (await fleet.nodes())[0].metadata.name, node)
+        task = fleet.group.create_task(machine.run())
+        yield machine
+        task.cancel()
+        assert fleet.crashes() == []
+
+
+def test_a_profile_of_the_kubelet_and_the_kernel_takes_one_reboot_and_the_node_comes_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with tuned(tmp_path, COLLECTION, IOMMU) as machine:
+            before = machine.node.boot_line()
+            await machine.until(NodeState.REBOOTING)
+            await machine.until(NodeState.READY)
+            await asyncio.sleep(900)  # three looks
+            assert (await machine.state(), machine.boots) == (NodeState.READY, 2)
+            assert machine.node.body["imageMaximumGCAge"] == "48h"
+            assert machine.node.boot_line() == f"{before} iommu=pt"
+            assert machine.repair is not None
+            assert machine.repair.answer is AgentAnswer.ACCEPTED
+            said = [each.action for each in await machine.fleet.decisions()]
+            assert [said.count(each) for each in ("Cordon", "Rebooting", "Ready")] == [1, 1, 1]
+            assert "Replacing" not in said
+
+    run(main())
