@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tomllib
@@ -168,7 +169,6 @@ def node_differences(node: Node) -> list[tuple[SettingState, str]]:
     ("main", "why"),
     [
         ("version = 3\n", f"add {IMPORTED}/*.toml to its imports"),
-        (MAIN.replace("version = 3", "version = 2"), "is not of version 0"),
         (MAIN.replace("/conf.d/*", "/*/*"), "a pattern in its last part alone"),
         (MAIN.replace(f'"{IMPORTED}', '"conf.d/*.toml", "' + IMPORTED), "no path from the root"),
         (MAIN + f'x = "{IMPORTED}/*.toml"', "elsewhere as well"),
@@ -177,10 +177,6 @@ def node_differences(node: Node) -> list[tuple[SettingState, str]]:
 )
 def test_a_main_file_with_which_it_cannot_be_is_said(main: str, why: str, node: Node) -> None:
     node.tree.write("etc/containerd/config.toml", main)
-    if "version 0" in why:
-        text = (node.bin / "containerd").read_text()
-        node.program("containerd", text.replace("print(\"version =\", made[\"version\"])",
-                                                "print(\"version = 0\")"))  # fmt: skip
     assert why in node.set("containerd")[1]
     assert (node.containerd_file.exists(), starts(node)) == (False, 0)
     assert "tuning-restart" not in node.faults()
@@ -255,20 +251,67 @@ def test_killed_at_any_line_containerd_finds_the_old_file_or_the_new_one(node: N
     assert len(left) == 3
 
 
-@pytest.mark.skipif(shutil.which("containerd") is None, reason="containerd is not installed")
-def test_the_containerd_of_this_machine_is_asked_as_the_agent_asks(node: Node) -> None:
+OLDER = f'''version = 2
+imports = ["{IMPORTED}/*.toml"]
+[plugins."io.containerd.grpc.v1.cri"]
+snapshotter = "mine"
+'''
+
+
+def test_beside_a_main_file_of_an_older_version_it_is_of_that_of_containerd(node: Node) -> None:
+    node.tree.write("etc/containerd/config.toml", OLDER)
+    assert node.set("containerd") == ("containerd was started again", "")
+    assert "version = 3" in node.containerd_file.read_text()
+    node.profile.write_text(profile_of(setting(DOWNLOADS, "12")))
+    assert node.set("containerd") == ("containerd was started again", "")
+    assert node.set("containerd") == ("", "")
+
+
+def test_what_a_file_of_an_older_version_sets_by_another_name_stays(node: Node) -> None:
+    node.tree.write("etc/containerd/config.toml", f"{OLDER}max_concurrent_downloads = 5\n")
+    (found,) = node_differences(node)
+    assert found == (
+        SettingState.SET_BY_HAND,
+        "a file of containerd of a version before 3 sets it; "
+        "overwrite: true in the profile sets it all the same",
+    )
+    assert node.set("containerd") == ("", "")
+    assert (node.containerd_file.exists(), starts(node)) == (False, 0)
+
+
+#: Programs to be asked: the machine's, and one that a person has built (docs/design/testing.md).
+CONTAINERDS = sorted(
+    filter(None, {shutil.which("containerd"), os.environ.get("FAIRLEAD_CONTAINERD")})
+)
+
+
+@pytest.mark.parametrize("program", CONTAINERDS)
+def test_a_real_containerd_is_asked_as_the_agent_asks(program: str, node: Node) -> None:
     """Whatever its version: it takes the drop-in, or would change more, and says so."""
-    program = Path(shutil.which("containerd") or "")
-    (node.bin / "containerd").unlink()
-    (node.bin / "containerd").symlink_to(program)
     said = subprocess.run([program, "config", "default"], capture_output=True, check=True)
     default = tomllib.loads(said.stdout.decode())
-    plugin = next(each for each in PLUGINS if each in default["plugins"])
-    node.tree.write(
-        "etc/containerd/config.toml",
-        f'version = {default["version"]}\nimports = ["{IMPORTED}/*.toml"]\n',
+    plugin = next(
+        each for each in PLUGINS if "max_concurrent_downloads" in default["plugins"].get(each, {})
     )
+    (node.bin / "containerd").unlink()
+    (node.bin / "containerd").symlink_to(program)
     name = f"plugins/{plugin}/max_concurrent_downloads"
-    node.profile.write_text(profile_of(setting(name, "9")))
-    assert node.set("containerd") == ("containerd was started again", "")
-    assert f'[plugins."{plugin}"]\nmax_concurrent_downloads = 9' in node.containerd_file.read_text()
+    for version in range(2, default["version"] + 1):
+        main = f'version = {version}\nimports = ["{IMPORTED}/*.toml"]\n'
+        node.tree.write("etc/containerd/config.toml", main)
+        for value in ("9", "10"):
+            node.profile.write_text(profile_of(setting(name, value)))
+            assert node.set("containerd") == ("containerd was started again", "")
+            assert node.set("containerd") == ("", "")
+        text = node.containerd_file.read_text()
+        assert f"version = {default['version']}\n" in text
+        assert f'[plugins."{plugin}"]\nmax_concurrent_downloads = 10' in text
+        node.profile.write_text(profile_of())
+        assert node.set("containerd") == ("containerd was started again", "")
+    if default["version"] > 2:
+        old = f"{OLDER}max_concurrent_downloads = 5\n".replace("snapshotter", "sandbox_image")
+        node.tree.write("etc/containerd/config.toml", old)
+        node.profile.write_text(profile_of(setting(name, "9")))
+        assert [state for state, _ in node_differences(node)] == [SettingState.SET_BY_HAND]
+        node.profile.write_text(profile_of(setting(name, "9", overwrite="true")))
+        assert node.set("containerd") == ("containerd was started again", "")

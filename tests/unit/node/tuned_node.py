@@ -77,6 +77,9 @@ made = {"version": 0, "plugins": {"IMAGES": {"max_concurrent_downloads": 3, "sna
         "image_pull_progress_timeout": "5m0s", "use_local_image_pull": False}}}
 default = json.loads(json.dumps(made))
 main = load(file)
+if main.get("version") == 2:  # moved, as 2.x does
+    main["version"] = 3
+    main["plugins"] = {"IMAGES": main.get("plugins", {}).get("io.containerd.grpc.v1.cri", {})}
 merge(made, main)
 for pattern in main.get("imports", []):
     for path in sorted(glob.glob(pattern)):

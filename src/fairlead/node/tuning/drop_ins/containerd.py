@@ -79,11 +79,10 @@ def containerd_drop_in(
         return DropIn("", "", True, False, ()), ChosenLines()
     others, base = _without(host, directory)
     tables = {path: parsed(body, path) for each in others for path, body in each.texts.items()}
-    for path, table in tables.items():
-        if path == f"/{CONFIG}" and table.get("version", 1) != base.get("version"):
-            version = base.get("version")
-            raise Absent(f"{path} is not of version {version}, which containerd has: its settings "
-                         "have other names there; containerd config migrate")  # fmt: skip
+    version = base.get("version")
+    # containerd moves the settings of an older file itself, so their names there are other ones.
+    is_older = any(table.get("version", version) != version for table in tables.values())
+    default = _dumped(host, [_empty(version)]) if is_older else base
 
     def there(name: str) -> str:
         try:
@@ -93,13 +92,16 @@ def containerd_drop_in(
         return NOT_SET if found is None else found
 
     def set_by(name: str) -> str:
-        return next((f"{path} sets it" for path, table in tables.items()
-                     if _has(table, name)), "")  # fmt: skip
+        path = next((path for path, table in tables.items() if _has(table, name)), "")
+        if path:
+            return f"{path} sets it"
+        is_default = not is_older or _at(base, name) == _at(default, name)
+        return "" if is_default else f"a file of containerd of a version before {version} sets it"
 
     chosen = choose(
         profile, facts, LineKind.CONTAINERD, there=there, refusal=_refusal, set_by=set_by
     )
-    wanted = _body(chosen.values, base.get("version"))
+    wanted = _body(chosen.values, version)
     is_refused = bool(wanted) and refused.body == wanted
     why = (refused.note or "containerd did not run with it") if is_refused else ""
     is_loaded = not text.is_there or text.boot != host.boot_id() or _is_younger(host, text.note)
@@ -236,7 +238,7 @@ def _dumped(host: Host, files: Sequence[ImportedFiles]) -> Table:
     return _asked(str(program), program_stat(program), key)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _asked(
     program: str, stat: tuple[int, ...], files: tuple[tuple[str, tuple[tuple[str, str], ...]], ...]
 ) -> Table:
@@ -269,11 +271,20 @@ def _same_but_imports(text: str, copy: str, patterns: Sequence[str]) -> None:
         raise OSError(f"/{CONFIG} names the paths of its imports elsewhere as well")
 
 
+def _empty(version: object) -> ImportedFiles:
+    """Return a main file that sets nothing."""
+    return ImportedFiles("", {f"/{CONFIG}": f"version = {version}\nimports = []\n"})
+
+
 def _has(table: Table, name: str) -> bool:
+    return _at(table, name) is not None
+
+
+def _at(table: Table, name: str) -> object:
     here: object = table
     for step in name.split("/"):
         here = as_table(here).get(step)
-    return here is not None
+    return here
 
 
 def _refusal(name: str, value: str) -> str:
