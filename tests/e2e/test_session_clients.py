@@ -44,8 +44,23 @@ async def world(tmp_path: Path) -> AsyncIterator[SessionWorld]:
         yield made
 
 
+#: With these kubectl does what it did before 1.30, and what programs with SPDY executors still do.
+SPDY_ALONE = ("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", "KUBECTL_PORT_FORWARD_WEBSOCKETS")
+
+
+@pytest.fixture(params=["websocket", "spdy"])
+def each_way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Run the test by WebSocket, and by SPDY."""
+    for name in SPDY_ALONE:
+        monkeypatch.setenv(name, str(request.param == "websocket").lower())
+
+
+by_each_way = pytest.mark.usefixtures("each_way")
+
+
 def environment(home: Path) -> dict[str, str]:
-    return {"PATH": os.environ["PATH"], "HOME": str(home), "KUBECONFIG": str(home / "kubeconfig")}
+    kept = {name: os.environ[name] for name in ("PATH", *SPDY_ALONE) if name in os.environ}
+    return {**kept, "HOME": str(home), "KUBECONFIG": str(home / "kubeconfig")}
 
 
 async def started(home: Path, *words: str, **streams: Any) -> asyncio.subprocess.Process:
@@ -95,6 +110,7 @@ async def fetched(port: int) -> bytes:
 
 
 @with_kubectl
+@by_each_way
 async def test_kubectl_exec_passes_streams_and_exit_codes(
     world: SessionWorld, tmp_path: Path
 ) -> None:
@@ -119,6 +135,7 @@ async def test_kubectl_cp_copies_both_ways(world: SessionWorld, tmp_path: Path) 
 
 
 @with_kubectl
+@by_each_way
 async def test_kubectl_exec_has_a_terminal_that_follows_the_size_of_the_persons(
     world: SessionWorld, tmp_path: Path
 ) -> None:
@@ -150,6 +167,7 @@ def resize(terminal: int, rows: int, columns: int) -> None:
 
 
 @with_kubectl
+@by_each_way
 async def test_a_killed_kubectl_leaves_no_process(world: SessionWorld, tmp_path: Path) -> None:
     await world.running_pod("p")
     process = await started(
@@ -163,6 +181,7 @@ async def test_a_killed_kubectl_leaves_no_process(world: SessionWorld, tmp_path:
 
 
 @with_kubectl
+@by_each_way
 async def test_kubectl_attach_shows_what_is_written_from_then_on(
     world: SessionWorld, tmp_path: Path
 ) -> None:
@@ -217,6 +236,7 @@ async def test_a_forwarded_connection_that_hangs_holds_up_no_other(
 
 
 @with_kubectl
+@by_each_way
 async def test_kubectl_port_forward_carries_many_connections_at_once(
     world: SessionWorld, tmp_path: Path
 ) -> None:

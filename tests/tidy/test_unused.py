@@ -23,6 +23,7 @@ ALLOWED = {
     "member/progress.py": "imported by programs inside a job",
     "cli/jupyter/provisioner.py": "started by Jupyter, by an entry point",
     "kube/http1.py:_Incoming.on_": "called by httptools",
+    "SpdySocket.feed_eof": "called by aiohttp",
     "Metrics.collect": "called by prometheus_client",
     "kube/kubeconfig.py:load_connection": "connects programs beside the CLI",
     ".watch_count": "tells tests that no watch is left open",

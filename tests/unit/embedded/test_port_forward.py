@@ -8,7 +8,7 @@ from typing import Any, cast
 from tests.unit.embedded.test_spdy import Client, data
 
 from fairlead.embedded.http.pod_streams import StreamSource
-from fairlead.embedded.http.port_forward import SPDY, WAITING_BYTES_MAX, Forwarding
+from fairlead.embedded.http.port_forward import WAITING_BYTES_MAX, Forwarding
 from fairlead.embedded.http.websockets import Socket
 from fairlead.testing.builders import make_pod
 
@@ -68,7 +68,7 @@ async def forwarded(tunnel: Tunnel, source: Source, *, until: Any) -> None:
     """Serve the tunnel until the condition holds, or nothing moves any more."""
     forwarding = Forwarding(cast("Socket", tunnel), cast("StreamSource", source), make_pod("web"))
     async with asyncio.TaskGroup() as group:
-        serving = group.create_task(forwarding.run(SPDY, ()))
+        serving = group.create_task(forwarding.run(None))
         for _ in range(1000):
             if until():
                 break

@@ -25,6 +25,10 @@ class Channel(IntEnum):
     RESIZE = 4
 
 
+#: In v5: the message that ends a channel, whose number follows.
+CLOSE = 255
+
+
 @dataclass(frozen=True, slots=True)
 class ExecOptions:
     """What to start, and which of its streams are wanted; of a terminal, stderr is stdout."""

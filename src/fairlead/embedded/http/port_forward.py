@@ -1,9 +1,10 @@
-"""Answering `pods/<name>/portforward`: connections to what a pod listens on, through a WebSocket.
+"""Answering `pods/<name>/portforward`: connections to what a pod listens on, through one of ours.
 
 Two sub-protocols, both Kubernetes' own. In `v4.channel.k8s.io` the query names the ports, and each
 has one connection and two channels: data, and a message when it fails (k8s.io/cri-streaming
 `portforward/websocket.go`); Fairlead and the official Python client speak it. kubectl tunnels
-SPDY/3.1 and opens two streams per connection, as many as it wants (`httpstream.go` there).
+SPDY/3.1 and opens two streams per connection, as many as it wants (`httpstream.go` there); older
+clients do so on a connection without WebSocket (`spdy_sockets.py`).
 
 A connection that does not take its data holds up the others of its WebSocket, of a tunnel once
 WAITING_BYTES_MAX wait: the protocols have no windows of their own. With v4 each connection can have
@@ -27,6 +28,8 @@ from fairlead.embedded.http.websockets import ClientFault, Socket
 
 SPDY, V4 = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
 PROTOCOLS = (SPDY, V4)
+#: What SPDY without a WebSocket calls it.
+SPDY_ALONE = "portforward.k8s.io"
 #: Of one WebSocket: ports of v4, connections of SPDY.
 PORTS_MAX, CONNECTIONS_MAX = 64, 256
 #: Of one tunnel: what may wait for connections, and a message more; a piece counts as more by this.
@@ -58,9 +61,11 @@ class Forwarding:
         self._source = source
         self._pod = pod
 
-    async def run(self, protocol: str, ports: tuple[int, ...]) -> None:
-        """Forward until the client goes; v4: or until all connections have ended."""
-        if protocol == SPDY:
+    async def run(self, ports: tuple[int, ...] | None) -> None:
+        """Forward these ports until all connections have ended; None: what the client opens by
+        SPDY, until it goes.
+        """
+        if ports is None:
             await _Tunnel(self, self._socket).run()
         else:
             await self._run_channels(ports)
@@ -108,7 +113,7 @@ class Forwarding:
 
 
 class _Tunnel:
-    """The SPDY connection inside a WebSocket."""
+    """The SPDY connection, inside a WebSocket or alone."""
 
     def __init__(self, forwarding: Forwarding, socket: Socket) -> None:
         self._forwarding = forwarding

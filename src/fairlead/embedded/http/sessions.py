@@ -13,12 +13,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 import msgspec
 
 from fairlead.api.status import Status, StatusCause, StatusDetails
-from fairlead.embedded.http.pod_streams import Channel, ExecEnd, ExecOptions, Execution
+from fairlead.embedded.http.pod_streams import CLOSE, Channel, ExecEnd, ExecOptions, Execution
 from fairlead.embedded.http.websockets import ClientFault, Socket
 
 V5, V4 = "v5.channel.k8s.io", "v4.channel.k8s.io"
 PROTOCOLS = (V5, V4)
-_CLOSE = 255
 
 
 class _Size(msgspec.Struct, frozen=True, rename="pascal"):
@@ -68,7 +67,7 @@ class StreamSession:
                 await execution.write(message[1:])
             elif channel == Channel.RESIZE and self._options.tty:
                 _resize(execution, message[1:])
-            elif channel == _CLOSE and self._protocol == V5 and len(message) == 2:
+            elif channel == CLOSE and self._protocol == V5 and len(message) == 2:
                 if message[1] == Channel.STDIN:
                     execution.close_input()
             elif len(message) > 1:  # empty ones are allowed on any channel

@@ -1,7 +1,7 @@
-"""The frames of SPDY/3.1 as kubectl's port-forward sends them, server's side, without I/O.
+"""The frames of SPDY/3.1 as clients of Kubernetes send them, server's side, without I/O.
 
-kubectl tunnels SPDY through a WebSocket for port-forward alone (KEP-4006): each forwarded
-connection is two streams, data and errors. What port-forward does not use is passed over
+kubectl tunnels SPDY through a WebSocket for port-forward (KEP-4006); older clients upgrade the
+connection itself, for sessions too (`spdy_sockets.py`). What neither uses is passed over
 (SETTINGS, HEADERS, WINDOW_UPDATE: neither side's library counts windows, so the transport's own
 back-pressure is all there is). Source: "SPDY Protocol - Draft 3.1", chromium.org; the peer is
 github.com/moby/spdystream.

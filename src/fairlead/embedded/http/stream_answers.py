@@ -17,6 +17,12 @@ from fairlead.embedded.http.logs import LogOptions, LogSource
 from fairlead.embedded.http.pod_streams import ExecOptions, StreamSource
 from fairlead.embedded.http.podlogs import choose_container
 from fairlead.embedded.http.request import Query
+from fairlead.embedded.http.spdy_sockets import (
+    SpdySession,
+    SpdySocket,
+    is_spdy,
+    require_protocol,
+)
 from fairlead.embedded.http.websockets import Socket, chosen_protocol
 
 #: What one server has open at once: each may hold a message of its client's.
@@ -65,39 +71,53 @@ class PodStreams:
         if not options.command:
             raise BadRequest("you must specify at least one command for the container")
         container = _running_container(pod, query, "exec into")
-        protocol = chosen_protocol(request, sessions.PROTOCOLS)
+        socket, protocol, session = self._session(request, options)
         execution = await source.execute(pod, container, options)
-        socket = Socket(request, self._is_stopping)
         try:
             await socket.open(protocol)
         except BaseException:
             execution.close()
             raise
-        return await socket.run(sessions.StreamSession(socket, protocol, options).run(execution))
+        return await socket.run(session.run(execution))
 
     async def _attach(
         self, request: web.BaseRequest, pod: Pod, query: Query, logs: LogSource
     ) -> web.StreamResponse:
         options = _options(query)
         container = _running_container(pod, query, "attach")
-        protocol = chosen_protocol(request, sessions.PROTOCOLS)
+        socket, protocol, session = self._session(request, options)
         new = LogOptions(follow=True, tail_lines=0)
         pieces = await logs.read(*pod.metadata.key, container, new)
-        socket = Socket(request, self._is_stopping)
         await socket.open(protocol)
-        session = sessions.StreamSession(socket, protocol, options)
         return await socket.run(sessions.attach(session, pieces))
 
     async def _forward(
         self, request: web.BaseRequest, pod: Pod, query: Query, source: StreamSource
     ) -> web.StreamResponse:
         _require_running(pod, "forward a port of")
-        protocol = chosen_protocol(request, port_forward.PROTOCOLS)
-        texts = query.texts("ports")
-        ports = () if protocol == port_forward.SPDY else port_forward.ports_of(texts)
-        socket = Socket(request, self._is_stopping)
+        if is_spdy(request):
+            socket: Socket = SpdySocket(request, self._is_stopping)
+            protocol = require_protocol(request, port_forward.SPDY_ALONE)
+        else:
+            socket = Socket(request, self._is_stopping)
+            protocol = chosen_protocol(request, port_forward.PROTOCOLS)
+        ports = None
+        if protocol == port_forward.V4:
+            ports = port_forward.ports_of(query.texts("ports"))
         await socket.open(protocol)
-        return await socket.run(port_forward.Forwarding(socket, source, pod).run(protocol, ports))
+        return await socket.run(port_forward.Forwarding(socket, source, pod).run(ports))
+
+    def _session(
+        self, request: web.BaseRequest, options: ExecOptions
+    ) -> tuple[Socket, str, sessions.StreamSession]:
+        """Return a connection, the protocol to open it with, and its session; BadRequest."""
+        if is_spdy(request):
+            spdy = SpdySession(request, self._is_stopping, options)
+            protocol = require_protocol(request, sessions.V4)
+            return spdy, protocol, sessions.StreamSession(spdy, sessions.V5, options)
+        socket = Socket(request, self._is_stopping)
+        protocol = chosen_protocol(request, sessions.PROTOCOLS)
+        return socket, protocol, sessions.StreamSession(socket, protocol, options)
 
 
 def _options(query: Query) -> ExecOptions:

@@ -97,6 +97,10 @@ class Socket:
             pass
         except* ClientFault as group_:
             fault = str(group_.exceptions[0])
+        return await self.close(fault)
+
+    async def close(self, fault: str) -> web.StreamResponse:
+        """Close the connection; `fault` is what the client did wrong, or empty."""
         code = WSCloseCode.PROTOCOL_ERROR if fault else WSCloseCode.OK
         await self._response.close(code=code, message=fault.encode()[:_REASON_BYTES_MAX])
         return self._response
