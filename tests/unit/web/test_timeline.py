@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fairlead.api import names
 from fairlead.api.jobs.attempt import Attempt, Cause
 from fairlead.api.jobs.job import Condition, VerdictStatus
@@ -60,3 +62,21 @@ def test_the_picture_is_as_wide_as_it_says_and_short_spans_are_seen() -> None:
     assert bars[-1].x + bars[-1].width == WIDTH
     assert all(bar.width >= 2 for bar in bars)
     assert bars_of([], EPOCH) == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "seconds", "waits"),
+    [(names.FAILED, 100.4, 0), (names.SUCCEEDED, 105, 0), (names.FAILED, 160, 60)],
+)
+def test_a_job_that_ended_with_its_attempt_waited_for_no_other(
+    condition: str, seconds: float, waits: int
+) -> None:
+    attempt = Attempt(1, begun_at=at(0), started_at=at(1), finished_at=at(100), reason="ExitCode")
+    job = make_job("ended", conditions=[done(condition, seconds)],
+                   status={"attempts": (attempt,), "submitted_at": at(0),
+                           "finished_at": at(seconds)})  # fmt: skip
+    after = spans_of(job)[2:]
+    words = "for the next attempt, after ExitCode"
+    assert [(s.kind, s.seconds(0), s.words) for s in after] == (
+        [(SpanKind.WAITS, waits, words)] if waits else []
+    )

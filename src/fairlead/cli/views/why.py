@@ -357,12 +357,12 @@ def _ran(job: Job, now: float) -> str:
 
 
 def _ignored(job: Job) -> list[str]:
-    """Return the line of a progress report that could not be read, and what is expected."""
+    """Return the line of a report that could not be read, and what is expected."""
     progress = job.status.progress
     if progress is None or not progress.ignored_line:
         return []
-    expected = '{"step": 1200, "checkpoint": true}'
-    text = f"{progress.ignored_line}   (a line of $FAIRLEAD_PROGRESS_FILE is {expected})"
+    expected = '{"step": 1200, "checkpoint": true} or {"metric": "loss", "value": 0.3}'
+    text = f"{progress.ignored_line}   (a line of $FAIRLEAD_RUN_FILE is {expected})"
     return [line("ignored", text)]
 
 

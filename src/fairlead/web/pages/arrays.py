@@ -21,6 +21,8 @@ from fairlead.web.render import Page, link
 
 CELLS_MAX = 2_000
 ROWS_MAX = 100
+#: States of elements that the status of an array counts.
+_COUNTED = {"succeeded", "failed", "running", "waiting"}
 
 
 class ElementCell(NamedTuple):
@@ -62,12 +64,14 @@ async def array_page(site: Site, asked: AskedPath) -> Page:
     now = site.cluster.clock.now()
     jobs = sorted(jobs, key=lambda job: element_index_of(job.metadata) or 0)
     failed = [job for job in jobs if is_true(job.status.conditions, names.FAILED)]
+    cells = list(_cells(array, jobs, start))
     live = [job for job in jobs if not job.is_finished]
     values = {
         "array": array, "offers": offers(array),
         "state": array_state(array), "words": array_words(array),
         "counts": array.status.elements, "total": total,
-        "cells": list(_cells(array, jobs, start)), "start": start, "cells_max": CELLS_MAX,
+        "cells": cells, "start": start, "cells_max": CELLS_MAX,
+        "others": sorted({each.state for each in cells} - _COUNTED),
         "earlier": link(*asked.path, from_=start - CELLS_MAX) if start else "",
         "later": link(*asked.path, from_=start + CELLS_MAX) if start + CELLS_MAX < total else "",
         "lines": job_lines(site, [*failed, *live][:ROWS_MAX], now),

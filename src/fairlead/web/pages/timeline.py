@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Attempt, Job
-from fairlead.api.meta import find_condition
+from fairlead.api.meta import find_condition, is_true
 from fairlead.api.values.times import parse_time
 from fairlead.cli.views.jobs import waiting
 from fairlead.cli.views.words import reason_words
@@ -17,6 +17,8 @@ from fairlead.decide.attempts.record import straggler_words, tested_words
 WIDTH = 1_000
 #: Of the picture: the least width of what took no time to speak of.
 _WIDTH_MIN = 3
+#: From the end of an attempt until a job that ends with it is written as ended.
+_WRITTEN_SECONDS_MAX = 2.0
 
 
 class SpanKind(Enum):
@@ -66,12 +68,12 @@ def _spans(job: Job) -> Iterator[Span]:
     if when is not None and at < (until := parse_time(when)) and (first is None or until <= first):
         yield Span(SpanKind.ADMISSION, at, until, "until it was admitted")
         at = until
-    before = ""
+    before = "for a place"
     for attempt in sorted(status.attempts, key=lambda each: each.number):
         begun = _instant(attempt.begun_at)
         if begun is None:
             continue
-        yield Span(SpanKind.WAITS, at, begun, before or "for a place", attempt.number)
+        yield Span(SpanKind.WAITS, at, begun, before, attempt.number)
         yield from _of_attempt(attempt, begun)
         ended = _instant(attempt.finished_at)
         if ended is None:
@@ -79,8 +81,16 @@ def _spans(job: Job) -> Iterator[Span]:
         at, before = ended, f"for the next attempt, after {attempt.reason or 'its end'}"
     if not job.is_finished:
         yield Span(SpanKind.WAITS, at, None, waiting(job), status.attempt)
-    elif (end := _instant(status.finished_at)) is not None:
-        yield Span(SpanKind.WAITS, at, end, before or "until it was ended", status.attempt)
+    elif (end := _instant(status.finished_at)) is not None and not _ended_it(job, end - at):
+        words = before if status.attempts else "until it was ended"
+        yield Span(SpanKind.WAITS, at, end, words, status.attempt)
+
+
+def _ended_it(job: Job, seconds: float) -> bool:
+    """Return whether the job ended with its last attempt, which was so long before."""
+    return bool(job.status.attempts) and (
+        is_true(job.status.conditions, names.SUCCEEDED) or seconds < _WRITTEN_SECONDS_MAX
+    )
 
 
 def _of_attempt(attempt: Attempt, begun: float) -> Iterator[Span]:

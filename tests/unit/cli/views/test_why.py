@@ -74,7 +74,8 @@ def test_a_line_of_a_progress_report_that_could_not_be_read_is_shown_with_what_i
     progress = Progress(step=4, ignored_line='{"steps": 5}')
     told = replace(job, status=replace(job.status, progress=progress))
     text = why_text(told, explanation, EPOCH)
-    assert '  ignored    {"steps": 5}   (a line of $FAIRLEAD_PROGRESS_FILE is {"step": 1200' in text
+    assert '  ignored    {"steps": 5}   (a line of $FAIRLEAD_RUN_FILE is {"step": 1200' in text
+    assert '{"metric": "loss", "value": 0.3}' in text
     assert "ignored" not in why_text(job, explanation, EPOCH)
 
 
