@@ -51,7 +51,7 @@ RETRY_SECONDS, RETRY_SECONDS_MAX = 1.0, 60.0
 START_SECONDS = 10.0
 #: Retries and confirmations come earlier by up to this share of their time.
 _SPREAD = 0.2
-#: Between two reads of the node's shares of teams' budgets, while its pods use them.
+#: Between two reads of the node's shares of teams' budgets.
 ASK_SECONDS = 10.0
 #: Between two looks at what the agent is asked for: while its node has faults, and otherwise.
 REQUEST_SECONDS_MIN, REQUEST_SECONDS = 15.0, 60.0
@@ -205,13 +205,15 @@ class Collector:
         return before
 
     async def _ask(self, new: NodeReportStatus, instant: float) -> None:
-        """Read the shares again, while pods of teams with a budget are here; ApiError, OSError."""
+        """Read the shares again, where the agent keeps limits; ApiError, OSError.
+
+        Also without pods of a team with a budget: what those that come may begin with is there
+        before them.
+        """
         if self._tell is None or new.shaping is None or instant < self._asked_at + ASK_SECONDS:
             return
         self._asked_at = instant
-        shaping = new.shaping
-        if shaping.has_shares or instant >= self._written_at + ASK_SECONDS * 6:
-            self._pass_on((await self._stored()).spec, self._clock.now())
+        self._pass_on((await self._stored()).spec, self._clock.now())
 
     def _pass_on(self, spec: NodeReportSpec, now: float) -> None:
         """Write the shares for the agent, where they or their confirmation are new; OSError.
@@ -320,7 +322,7 @@ def _substance(status: NodeReportStatus) -> object:
     sources = [(each.source, each.state, each.lost) for each in status.sources]
     shaping = status.shaping and (
         status.shaping.mechanism,
-        status.shaping.shares_at if status.shaping.has_shares else None,
+        status.shaping.shares_at,
         status.shaping.classes,
         [
             (each.destination, each.direction, each.limit, _step(each.demand))

@@ -174,17 +174,21 @@ class EgressController:
                 if of:
                     nodes[team_of(of, label), direction].add(node)
         found: list[Budget] = []
+        limiting = frozenset(
+            name for name, each in reports.items() if each.status.shaping is not None
+        )
         for (name, direction), budget in bits.items():
             team = self._world.state.teams.get(name)
             assert team is not None
             spaces = tuple(sorted(team.spec.namespaces))
             there = frozenset(nodes[name, direction])
-            found.append(TeamBudget(name, budget, spaces, there, direction))
+            idle = limiting - there
+            found.append(TeamBudget(name, budget, spaces, there, direction, idle))
         if self._policy.destinations:
             occupied = {node for node, _, _ in self._places} & reports.keys()
             for limit in self._policy.destinations:
-                able = frozenset(node for node in occupied if _knows(reports[node], limit.name))
-                found.append(DestinationBudget(limit, able))
+                able = frozenset(node for node in limiting if _knows(reports[node], limit.name))
+                found.append(DestinationBudget(limit, able & occupied, able - occupied))
         return found
 
     def decide(self, now: float) -> Decision[SetShares]:

@@ -19,7 +19,7 @@ from fairlead.decide.fleet.actions import BeginMaintenance, Mark, RestartMachine
 from fairlead.decide.health.actions import DeleteOverduePod, EvictPod, SetRecord
 from fairlead.decide.idle import EndIdle
 from fairlead.decide.job_actions import WriteJobStatus
-from fairlead.decide.network import SetShares
+from fairlead.decide.network import SetShares, is_starting
 from fairlead.decide.placement.actions import PreemptJob
 from fairlead.decide.placement.outcome import asked_verdict
 from fairlead.decide.takings import Taking, TakingKind
@@ -150,7 +150,10 @@ def machines(action: Mark | Terminate | RestartMachine | BeginMaintenance) -> li
 
 
 def shaping(action: SetShares) -> list[Taking]:
-    """Return which teams begin to be limited on a node; what the limit is changes all the time."""
+    """Return which teams begin to be limited on a node; what the limit is changes all the time.
+
+    What nodes without their pods may begin with is no such limit yet.
+    """
     meta, spec = action.report.metadata, action.report.spec
     ways = (("sends", spec.egress, action.shares), ("receives", spec.ingress, action.ingress))
     return [
@@ -161,7 +164,8 @@ def shaping(action: SetShares) -> list[Taking]:
             {"team": share.team, "direction": way, "bitsPerSecond": share.bits_per_second},
         )
         for way, before, after in ways
-        for share in after if share.team not in {each.team for each in before}
+        for share in after if not is_starting(share)
+        and share.team not in {each.team for each in before if not is_starting(each)}
     ]  # fmt: skip
 
 

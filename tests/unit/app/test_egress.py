@@ -42,7 +42,7 @@ class Machine:
         self.fleet, self.name = fleet, name
         self.looks = Looks(HostTree(root / name), "kernel-log")
         self.rates: EgressRates | None = None
-        self.demand, self.shapes = 0, True
+        self.demand, self.shapes, self.with_pods = 0, True, True
         #: Classes that the agent knows, and what it says of each destination.
         self.classes: tuple[str, ...] = ()
         #: What a pod of the team sends, and for how long it is held back.
@@ -59,13 +59,14 @@ class Machine:
             rates = self.rates or EgressRates(1, at, ())
             shaping = ShapingUsage("htb", shares=rates.shares, teams=tuple(
                 TeamEgress(each.team, each.bits_per_second, 0, self.demand, 0, 1)
-                for each in rates.teams
+                for each in rates.teams if self.with_pods
             ), pods=(
                 ShapedPodLine("default", self.pod, "x", "vision", 0, self.sent, 0, self.held),
             ), destinations=tuple(
                 DestinationUse(each.destination, each.direction, each.bits_per_second, 0,
                                self.demand, 0, 1)
-                for each in rates.destinations if each.destination in self.classes
+                for each in rates.destinations
+                if each.destination in self.classes and self.with_pods
             ), classes=self.classes)  # fmt: skip
         flows = (FlowLine("default", "", "", "internet", 10**9, 0, self.sent, 0),)
         traffic = TrafficUsage(flows=flows)
@@ -94,11 +95,12 @@ def collecting(*machines: Machine) -> Generator[None]:
         task.cancel()
 
 
-async def make(fleet: FleetWorld, name: str, root: Path) -> Machine:
-    """Make a node with one pod of the team."""
+async def make(fleet: FleetWorld, name: str, root: Path, *, has_pod: bool = True) -> Machine:
+    """Make a node with one pod of the team, or none yet."""
     node = to_wire(make_node(name))
     await fleet.client.create(NODES, {"metadata": {"name": name}, "spec": node.get("spec", {})})
-    await add_pod(fleet, name)
+    if has_pod:
+        await add_pod(fleet, name)
     return Machine(fleet, name, root)
 
 
@@ -139,6 +141,43 @@ def test_a_budget_follows_the_demand_of_nodes_and_ends_with_the_team(tmp_path: P
                 assert one.rates is not None
                 report = await fleet.client.get(NODE_REPORTS, "n1")
                 assert (report.spec.egress, report.spec.ingress) == ((), ())
+
+    run(main())
+
+
+def test_a_nodes_first_pod_of_a_team_finds_a_limit_that_holds_without_a_controller(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        limit = DestinationLimit("datasets", TrafficDirection.EGRESS, G)
+        async with FleetWorld.running(
+            health=ACTING, egress=EgressPolicy(destinations=(limit,))
+        ) as fleet:
+            one = await make(fleet, "n1", tmp_path)
+            two = await make(fleet, "n2", tmp_path, has_pod=False)
+            one.classes = two.classes = ("storage", "datasets")
+            one.demand, two.with_pods = 5 * G, False
+            await set_budget(fleet, "1G", ingress="1G")
+            with collecting(one, two):
+                await asyncio.sleep(180)
+                assert 0 < two.share() <= 0.02 * G
+                assert 0 < two.to("datasets") <= 0.02 * G
+                assert 0.95 * G < one.share() + two.share() <= G
+                report = await fleet.client.get(NODE_REPORTS, "n2")
+                assert report.status.shaping is not None
+                assert report.status.shaping.shares_at == report.spec.egress_at, "it is confirmed"
+                await asyncio.sleep(3600)
+                after = await fleet.client.get(NODE_REPORTS, "n2")
+                assert after.spec == report.spec, "it does not grow old"
+                await add_pod(fleet, "n2")
+                two.demand, two.with_pods = 5 * G, True
+                await asyncio.sleep(120)
+                assert abs(one.share() - two.share()) < 0.05 * G
+                one.with_pods = False
+                await fleet.client.delete(PODS, "loader-n1", namespace="default")
+                await asyncio.sleep(60)
+                assert one.share() <= 0.02 * G
+                assert two.share() > 0.95 * G, "what it left is given to others within a minute"
 
     run(main())
 

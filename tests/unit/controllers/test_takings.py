@@ -149,3 +149,7 @@ def test_a_team_that_begins_to_be_limited_is_recorded_and_a_change_of_the_limit_
     limited = replace(report, spec=NodeReportSpec((share,)))
     changed = replace(share, bits_per_second=50)
     assert takings.shaping(SetShares(limited, (changed,))) == []
+    start = replace(share, bits_per_second=10)  # before a pod of the team is there
+    assert takings.shaping(SetShares(report, (start,))) == []
+    begins = SetShares(replace(report, spec=NodeReportSpec((start,))), (share,))
+    assert made(*takings.shaping(begins)) == [("Shape", "Node n1", "TeamBudget")]

@@ -26,7 +26,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.egress import TrafficDirection
-from fairlead.api.values.times import format_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.network import (
     CountingState,
     DestinationBudget,
@@ -41,6 +41,10 @@ from fairlead.decide.network import (
     team_of,
 )
 from fairlead.decide.network.traffic import CLASSES_MAX
+from fairlead.node.shaping import TeamEgress
+from fairlead.node.shaping.limits import EgressLimits, ShapedPod
+from fairlead.node.shaping.use import Flow, flow_lines
+from fairlead.node.traffic.ruleset import AddressOwner
 from fairlead.testing.builders import EPOCH
 
 G = 10**9
@@ -53,6 +57,8 @@ class Nodes:
     def __init__(self, *names: str, bits: int = G) -> None:
         self.bits, self.memory = bits, EgressMemory()
         self.now = EPOCH
+        #: Those that have pods of the team.
+        self.active = set(names)
         self.reports = {name: NodeReport(ObjectMeta(name=name)) for name in names}
         for name in names:
             self.says(name, 0)
@@ -72,7 +78,8 @@ class Nodes:
 
     def round(self, **options: int) -> list[SetShares]:
         """Decide, and write all that was decided."""
-        team = TeamBudget("red", self.bits, ("a",), frozenset(self.reports))
+        there = frozenset(self.active)
+        team = TeamBudget("red", self.bits, ("a",), there, idle=frozenset(self.reports) - there)
         policy = EgressPolicy(**options)
         self.now += policy.round_seconds
         writes = decide_shares([team], self.reports, self.memory, self.now, policy=policy)
@@ -133,6 +140,8 @@ def test_whatever_is_written_late_or_never_the_sum_in_force_is_within_the_budget
                 applied[name] = nodes.share(name), nodes.reports[name].spec.egress_at
             if draw.random() < 0.6:
                 nodes.says(name, draw.choice((0, 10**6, G // 3, 5 * G)), *applied[name])
+            if draw.random() < 0.2:  # its pods end, or the first ones begin
+                nodes.active ^= {name}
         nodes.round(writes_max=draw.choice((1, 3, 200)))
         assert sum(max(applied[name][0], nodes.share(name)) for name in applied) <= G
 
@@ -145,6 +154,80 @@ def test_lower_shares_are_written_first_and_no_more_than_is_allowed() -> None:
     nodes.says("n3", 0)
     (only,) = nodes.round(writes_max=1)
     assert only.report.metadata.name == "n3"
+
+
+def test_each_node_has_its_turn_where_more_is_due_than_may_be_written() -> None:
+    nodes = Nodes(*(f"n{n}" for n in range(6)))
+    for _ in range(18):
+        nodes.round(writes_max=1, confirm_seconds=20)
+    written = [parse_time(each.spec.egress_at or "") for each in nodes.reports.values()]
+    assert min(written) > nodes.now - 100
+
+
+def test_a_node_without_pods_of_a_team_has_what_it_may_begin_with_before_they_come() -> None:
+    nodes = Nodes(*(f"n{n}" for n in range(10)))
+    nodes.active = {"n0"}
+    for _ in range(4):
+        nodes.says("n0", 5 * G)
+        nodes.round()
+    starts = [nodes.share(name) for name in nodes.reports if name != "n0"]
+    assert set(starts) == {G // 500}
+    assert 0.95 * G < nodes.share("n0") <= G - sum(starts)
+    for _ in range(100):  # it does not grow old, so nothing is written to confirm it
+        assert [each.report.metadata.name for each in nodes.round()] in ([], ["n0"])
+    nodes.reports["n10"] = NodeReport(ObjectMeta(name="n10"))
+    nodes.says("n10", 0)
+    assert {each.report.metadata.name for each in nodes.round()} <= {"n0", "n10"}, "others keep it"
+
+
+class Starter:
+    """A node of which pods of a team begin to send; its agent looks, its collector reads."""
+
+    def __init__(self, draw: random.Random, wants: int) -> None:
+        self.wants, self.total = wants, 0
+        self.reads, self.looks = draw.randrange(10), draw.randrange(5)
+        self.file: tuple[int, str | None] = (0, None)
+        self.flows: dict[str, Flow] = {}
+        self.lines: tuple[TeamEgress, ...] = ()
+
+    def second(self, nodes: Nodes, name: str) -> int:
+        """Send for a second; returns bits."""
+        bits = min(self.wants, self.file[0] or self.wants)
+        self.total += bits // 8
+        now = int(nodes.now)
+        if now % 10 == self.reads:
+            self.file = nodes.share(name), nodes.reports[name].spec.egress_at
+        if now % 5 == self.looks and self.file[0]:
+            pod = ShapedPod(AddressOwner("a", "u"), "p", (), 0, "red")
+            limits = EgressLimits((pod,), {"red": self.file[0]})
+            flows = {"u": Flow(self.total, 0, int(self.wants > bits))}
+            self.lines, _ = flow_lines(limits, flows, self.flows, seconds=5.0, last=self.lines)
+            self.flows = flows
+            nodes.says(name, self.lines[0].demand, *self.file)
+        return bits
+
+
+def test_a_team_that_begins_on_most_nodes_at_once_stays_within_its_budget_and_uses_it() -> None:
+    draw = random.Random(1)
+    nodes = Nodes(*(f"n{n}" for n in range(150)))
+    nodes.active = set()
+    for _ in range(3):
+        nodes.round()
+    for name in nodes.reports:
+        nodes.says(name, 0)
+    nodes.active = set(draw.sample(sorted(nodes.reports), 100))
+    starters = {name: Starter(draw, 50 * 10**6) for name in sorted(nodes.active)}
+    for name, each in starters.items():
+        each.file = nodes.share(name), nodes.reports[name].spec.egress_at
+    sums: list[int] = []
+    for second in range(100):
+        sums.append(sum(each.second(nodes, name) for name, each in starters.items()))
+        if second % 10 == 3:
+            nodes.round(writes_max=50)
+            nodes.now -= POLICY.round_seconds
+        nodes.now += 1
+    assert max(sums) <= G
+    assert min(sums[90:]) > 0.95 * G
 
 
 def test_what_stays_the_same_is_confirmed_rarely() -> None:

@@ -478,7 +478,8 @@ def test_what_is_held_back_asks_for_more_and_for_much_more_if_it_lasts() -> None
     assert team_line(60 * M, 100 * M, waiting=1).demand == 125 * M
     assert team_line(8 * M, 100 * M, waiting=1).demand == 8.5 * M
     assert team_line(8 * M, 100 * M, drops=1, was=1).demand == 400 * M
-    assert team_line(99 * M, 100 * M, was=7).demand == 1600 * M
+    assert team_line(99 * M, 100 * M, was=2).demand == 1600 * M
+    assert team_line(99 * M, 100 * M, was=7).demand == 25600 * M
 
 
 def test_a_team_asks_for_no_more_than_its_pods_own_limits() -> None:

@@ -368,11 +368,6 @@ class ReportedShaping(Wire, frozen=True):
         doc("Classes that can be destinations here.", maxItems=REPORTED_CLASSES_MAX),
     ] = ()
 
-    @property
-    def has_shares(self) -> bool:
-        """True where some share of a budget is in force."""
-        return bool(self.teams or self.ingress or self.destinations)
-
     def lines(self, direction: TrafficDirection) -> tuple[ReportedTeamEgress, ...]:
         """Return the teams' lines of a direction."""
         return self.teams if direction is TrafficDirection.EGRESS else self.ingress

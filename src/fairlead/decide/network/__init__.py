@@ -13,6 +13,7 @@ from fairlead.decide.network.cycle import (
     SetShares,
     TeamBudget,
     decide_shares,
+    is_starting,
 )
 from fairlead.decide.network.divide import DividePolicy, divide, safe_share
 from fairlead.decide.network.traffic import (
@@ -40,6 +41,7 @@ __all__ = [
     "counting_state",
     "decide_shares",
     "divide",
+    "is_starting",
     "safe_share",
     "team_of",
 ]

@@ -34,17 +34,22 @@ class DividePolicy:
 
 
 _POLICY = DividePolicy()
+#: What all nodes that do not send yet may begin with, together, in 1/1000 of a budget; and what it
+#: may become where nodes keep what they have.
+_STARTS_PERMILLE, STARTS_PERMILLE_MAX = 20, 25
 
 
 def divide(
-    budget: int, demand: Rates, held: Rates, weights: Rates, *, policy: DividePolicy = _POLICY
-) -> Rates:
+    budget: int, demand: Rates, held: Rates, weights: Rates, *, held_elsewhere: int = 0,
+    policy: DividePolicy = _POLICY,
+) -> Rates:  # fmt: skip
     """Return the rate of each node; empty for no nodes.
 
     `demand` is what each would send, `held` the most that it may enforce now: the rate that it was
     given or, until it has confirmed that, the larger one before; 0 for one that has none yet.
-    `weights` are at least 1. The sum of max(held, new) is at most that of `held`, or the budget
-    where that is more. 0 means that there is no room for a node in this round.
+    `weights` are at least 1. `held_elsewhere` is what nodes that are not among these may enforce
+    of the budget for now. The sum of max(held, new) is at most that of `held`, or the budget less
+    `held_elsewhere` where that is more. 0 means that there is no room for a node in this round.
     """
     count = len(demand)
     if not count:
@@ -52,7 +57,7 @@ def divide(
     wanted = _target(budget, demand, weights, policy)
     wanted = np.where(_is_near(wanted, held, policy), held, wanted)
     raised = np.maximum(wanted - held, 0)
-    room = max(0, budget - int(held.sum()))
+    room = max(0, budget - held_elsewhere - int(held.sum()))
     return np.minimum(wanted, held) + _within(room, raised, held, _floor(budget, count, policy))
 
 
@@ -63,6 +68,16 @@ def safe_share(budget: int, senders: int) -> int:
     while their number grows by less than that.
     """
     return budget // (1 << max(0, senders - 1).bit_length())
+
+
+def starting_share(budget: int, nodes: int, given: int) -> int:
+    """Return what a node that does not send may begin with, one of `nodes` that may do so at once.
+
+    `given` is what it has for that already, 0 for nothing: it stays while it is near enough, so
+    that nodes which join and leave change nothing for all others.
+    """
+    part = max(1, budget * _STARTS_PERMILLE // 1000 // nodes)
+    return given if part <= 2 * given and 4 * given <= 5 * part else part
 
 
 def _floor(budget: int, count: int, policy: DividePolicy) -> int:

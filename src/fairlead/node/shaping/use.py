@@ -14,7 +14,7 @@ from fairlead.node.shaping.limits import EgressLimits, ShapedPod
 PODS_MAX = 20
 #: A team that is held back wants more than it sends. How much more is not known, so it asks for
 #: so many percent of its share at the first look (which may be chance), and at those after it.
-_GROWTH_PERCENT = (125, 400, 1600)
+_GROWTH_PERCENT = (125, 400, 1600, 25600)
 #: What is not held back asks for a sixteenth more than it sends, so that it can grow.
 _HEADROOM = 16
 #: It is held back if it has dropped, sends so much of its share, or so much while packets wait.
