@@ -8,7 +8,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
-from tests.e2e.net_world import INTERNAL4, INTERNET4, STORAGE4, NetWorld, net_world, run
+from tests.e2e.net_world import INTERNAL4, INTERNET4, STORAGE4, NetWorld, ip, net_world, run
 
 from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time
@@ -557,6 +557,66 @@ def test_a_root_queue_of_another_is_kept_and_the_next_mechanism_says_so(node: No
         assert measured([node], 1.0)["internet"] == pytest.approx(10 * M, rel=0.05)
     node.remove()
     assert node.state() == before
+
+
+@pytest.mark.parametrize(
+    "routes",
+    [("default nexthop via 10.9.0.2 dev veth-out nexthop via 10.8.0.2 dev other",),
+     ("0.0.0.0/1 via 10.8.0.2", "128.0.0.0/1 via 10.8.0.2")],
+    ids=["one of two gateways each", "halves of a VPN"],
+)  # fmt: skip
+def test_classes_of_one_device_are_not_used_where_traffic_leaves_by_another(
+    node: Node, routes: tuple[str, ...]
+) -> None:
+    with node.net.node.inside():
+        ip("link add other type veth peer name away")
+        ip("addr add 10.8.0.1/30 dev other")
+        for each in ("other", "away"):
+            ip(f"link set {each} up")
+        for each in routes:
+            ip(f"route replace {each}")
+    node.of_pods({"10.1.0.2": "10M"})
+    usage = node.look(node.new_agent()).usage
+    assert (usage.mechanism, "lead to other, veth-out" in usage.why) == ("limit", True)
+
+
+@pytest.mark.parametrize("refused", ["qdisc add", "class replace"])
+def test_what_tc_refuses_is_followed_by_limits_and_tried_again(
+    node: Node, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    def change(lines: Iterable[str], call: Callable[..., None] = devices.change) -> None:
+        given = list(lines)
+        if any(each.startswith(refused) for each in given):
+            raise OSError("no tc: shaping by classes needs iproute2")
+        call(given)
+
+    before = node.state()
+    node.of_pods({"10.1.0.2": "10M"})
+    agent = node.new_agent()
+    monkeypatch.setattr(devices, "change", change)
+    facts = node.look(agent)
+    assert (facts.usage.mechanism, facts.unreadable) == ("limit", ())
+    assert facts.taken_back == facts.usage.why == "no tc: shaping by classes needs iproute2"
+    assert "limit name ip saddr" in node.state()
+    assert "htb" not in node.state()
+    monkeypatch.undo()
+    assert node.look(agent).usage.mechanism == "limit", "not at once"
+    agent.now = lambda: Moment(time.time(), time.monotonic() + 601)
+    facts = node.look(agent)
+    assert (facts.usage.mechanism, facts.taken_back) == ("htb", "")
+    node.remove()
+    assert node.state() == before
+
+
+def test_a_device_that_says_nothing_may_wait_drops_nothing_that_has_no_class(node: Node) -> None:
+    with node.net.node.inside():
+        ip("tuntap add dev t0 mode tun")
+        ip("link set t0 txqueuelen 0 up")
+        ip("route replace default dev t0")
+        ip("-6 route del default")
+        node.of_pods({"10.1.0.2": "10M"})
+        assert node.look(node.new_agent()).usage.device == "t0"
+        assert "direct_qlen 1000" in run("tc", "qdisc", "show", "dev", "t0")
 
 
 @pytest.mark.parametrize("mechanism", [MechanismChoice.AUTO, MechanismChoice.LIMIT])

@@ -455,7 +455,8 @@ def test_default_routes_to_several_devices_have_no_device_with_classes() -> None
     found = single_route([ROUTE, Route("eth1", "10.2.0.1")])
     assert isinstance(found, str)
     assert choose(MechanismChoice.HTB, found, None).mechanism is Mechanism.LIMIT
-    assert choose(MechanismChoice.AUTO, single_route([]), None).why == "there is no default route"
+    why = choose(MechanismChoice.AUTO, single_route([]), None).why
+    assert why == "there is no route to the internet"
 
 
 def team_line(

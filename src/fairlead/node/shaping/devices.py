@@ -74,21 +74,43 @@ class DeviceQueues:
     leaves: Mapping[int, str] = field(default_factory=dict[int, str])
 
 
-class _Route(msgspec.Struct):
+class _Hop(msgspec.Struct):
     dev: str = ""
     gateway: str = ""
+
+
+class _Route(_Hop):
     type: str = "unicast"
+    nexthops: tuple[_Hop, ...] = ()
+
+
+class _Link(msgspec.Struct):
+    txqlen: int = 0
+
+
+#: A VPN leads all traffic elsewhere by two halves, and leaves the default route as it is.
+_HALVES = ("0.0.0.0/1", "128.0.0.0/1", "2000::/3")
+#: What may wait at least of packets without a class, where a device says less: with none, HTB would
+#: drop them all.
+_DIRECT_PACKETS = 1_000
 
 
 def default_routes() -> tuple[Route, ...]:
-    """Return the default routes of all tables and both families, in order; OSError."""
-    found = run("ip", "-j", "route", "show", "table", "all", "default")
+    """Return the routes to the internet of all tables and both families, in order; OSError.
+
+    Those are the default ones, each way of one with several, and those of half the addresses.
+    """
+    asked = "".join(f"route show table all match {each}\n" for each in _HALVES)
+    found = run("ip", "-j", "-batch", "-", data=asked.encode())
     try:
-        routes = msgspec.json.decode(found or b"[]", type=list[_Route])
+        routes = [each for line in found.splitlines() if line.strip()
+                  for each in msgspec.json.decode(line, type=list[_Route])]  # fmt: skip
     except ValueError as error:
         raise OSError(f"what ip says of routes is not understood: {error}") from error
     return tuple(sorted({
-        Route(each.dev, each.gateway) for each in routes if each.dev and each.type == "unicast"
+        Route(way.dev, way.gateway)
+        for each in routes if each.type == "unicast"
+        for way in (each, *each.nexthops) if way.dev
     }))  # fmt: skip
 
 
@@ -154,7 +176,13 @@ def _class(message: bytes, at: int, parent: int) -> tuple[HtbClass, ClassUse]:
 
 def add_root(device: str) -> None:
     """Give a device our HTB, below which all is sent at once so far; OSError, NoSuchQueue."""
-    change([f"qdisc add dev {device} root handle {ROOT} htb default 0"])
+    try:
+        links = msgspec.json.decode(run("ip", "-j", "link", "show", "dev", device),
+                                    type=list[_Link])  # fmt: skip
+    except ValueError as error:
+        raise OSError(f"what ip says of {device} is not understood: {error}") from error
+    waiting = max([_DIRECT_PACKETS, *(each.txqlen for each in links)])
+    change([f"qdisc add dev {device} root handle {ROOT} htb default 0 direct_qlen {waiting}"])
 
 
 def delete_root(device: str) -> None:

@@ -31,15 +31,17 @@ def _limit(why: str) -> ShapingChoice:
 
 
 def single_route(routes: Sequence[Route]) -> Route | str:
-    """Return the default route if there is one device of them, else why there is none.
+    """Return the route to the internet if there is one device of them, else why there is none.
 
     Of two gateways the one of IPv4 is returned, which can be asked.
     """
     devices = sorted({each.device for each in routes})
     if not devices:
-        return "there is no default route"
+        return "there is no route to the internet"
     if len(devices) > 1:
-        return f"default routes lead to {', '.join(devices)}: each would have the whole rate"
+        return (
+            f"routes to the internet lead to {', '.join(devices)}: each would have the whole rate"
+        )
     return max(routes, key=lambda each: "." in each.gateway)
 
 

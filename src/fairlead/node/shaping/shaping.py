@@ -242,24 +242,27 @@ class Shaping:
                 queues = devices.read_queues(route.device)
             plan = self._set_classes(limits, queues)
         except OSError as error:
-            if not queues.is_ours or isinstance(error, NoSuchQueue):
-                _without_root(route.device)
+            self._held = self._numbers = None  # how far it came is read from the kernel
             if isinstance(error, NoSuchQueue):
                 self._without_htb = "the kernel has no HTB"
-                return self._without_htb
-            raise
+            else:
+                self._without_htb, self._retry_at = f"{error}", self._retry_time()
+            return self._without_htb
         if why := self._probe(route, plan):
             remove_shaping()
             self._held = self._numbers = None
             if not self.answers(route, 0):  # the gateway never answers: that says nothing
                 self._cannot_probe = True
                 return ""
-            self._without_htb, self._retry_at = why, self.now().uptime_seconds + RETRY_SECONDS
+            self._without_htb, self._retry_at = why, self._retry_time()
             return why
         for device in devices.our_devices():
             if device != route.device:
                 devices.delete_root(device)
         return ""
+
+    def _retry_time(self) -> float:
+        return self.now().uptime_seconds + RETRY_SECONDS
 
     def _set_classes(self, limits: Ways, queues: DeviceQueues) -> ClassPlan:
         """Make classes, lead packets there, then delete what nothing leads to; OSError."""
@@ -468,11 +471,6 @@ def _reduced(limits: EgressLimits) -> EgressLimits:
     """Return limits that drop, with the part of teams' shares that is kept back."""
     teams = {name: bits * LIMIT_PERCENT // 100 for name, bits in limits.teams.items()}
     return replace(limits, teams=teams)
-
-
-def _without_root(device: str) -> None:
-    if device in devices.our_devices():
-        devices.delete_root(device)
 
 
 def remove_shaping() -> bool:
