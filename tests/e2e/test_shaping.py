@@ -419,6 +419,66 @@ def test_a_gangs_all_reduce_over_tcp_is_not_touched_beside_a_full_class_of_the_i
         assert use.size < 30 << 19, "no byte of the gang went through the class"
 
 
+def echo_datagrams(names: socket.socket) -> None:
+    """Send back what comes, until an empty datagram does."""
+    while (found := names.recvfrom(512))[0]:
+        names.sendto(*found)
+
+
+def echo_stream(api: socket.socket) -> None:
+    """Send back what comes on one connection, until its end."""
+    peer, _ = api.accept()
+    with peer:
+        while data := peer.recv(1 << 16):
+            peer.sendall(data)
+
+
+@pytest.mark.parametrize("mechanism", [MechanismChoice.AUTO, MechanismChoice.LIMIT])
+def test_names_and_the_api_server_are_answered_while_a_teams_budget_is_full(
+    node: Node, mechanism: MechanismChoice
+) -> None:
+    node.of_pods({"10.1.0.2": None})
+    tell(node, 2 * M)
+    agent = node.new_agent(mechanism)
+    node.look(agent)
+    with ExitStack() as held:
+        kinds = (socket.SOCK_DGRAM, socket.SOCK_STREAM)
+        with node.net.outside.inside():
+            names, api = (held.enter_context(socket.socket(socket.AF_INET, k)) for k in kinds)
+        with node.net.pods.inside():
+            resolver = held.enter_context(socket.socket(socket.AF_INET, kinds[0]))
+        with node.net.node.inside():
+            kubelet = held.enter_context(socket.socket(socket.AF_INET, kinds[1]))
+        names.bind((INTERNAL4, 53))
+        api.bind((INTERNET4, 6443))  # a public address: what the node sends there has no limit
+        api.listen()
+        for serve, at in ((echo_datagrams, names), (echo_stream, api)):
+            server = threading.Thread(target=serve, args=(at,), daemon=True)
+            server.start()
+            held.callback(server.join, 5.0)
+        resolver.bind(("10.1.0.2", 0))
+        resolver.connect((INTERNAL4, 53))
+        with sending(node, ("10.1.0.2", INTERNET4, 20 * M)):
+            measured([node], 0.5)
+            kubelet.connect((INTERNET4, 6443))
+            for each in (resolver, kubelet):
+                each.settimeout(5.0)
+            for n in range(100):
+                resolver.send(n.to_bytes(60))
+                assert resolver.recv(512) == n.to_bytes(60), "each question has its answer"
+            for _ in range(10):
+                kubelet.sendall(bytes(1 << 16))
+                left = 1 << 16
+                while left:
+                    left -= len(kubelet.recv(left))
+            (line,) = node.look(agent).usage.teams
+        resolver.send(b"")
+        kubelet.shutdown(socket.SHUT_WR)
+    assert line.dropped > 0
+    assert line.demand > line.limit == 2 * M, "the budget was full all the time"
+    assert line.sent < 3 * M, "nothing of the node and of names counts for it"
+
+
 @pytest.mark.parametrize(
     ("mechanism", "way"),
     [(MechanismChoice.AUTO, "egress"), (MechanismChoice.LIMIT, "egress"),
