@@ -258,7 +258,6 @@ while True:
 """
 #: srun passes the signal on once both ranks wait for it: what time it comes at, other tests decide.
 FITS = """#!/bin/bash
-export FAIRLEAD_KUBECONFIG={kubeconfig}
 srun {python} -S fit.py & step=$!
 if [ $SLURM_RESTART_COUNT = 0 ]; then
   until [ -e under-way-0 ] && [ -e under-way-1 ]; do sleep 0.1; done
@@ -274,9 +273,7 @@ def test_the_calls_of_lightning_save_and_requeue_a_job_at_the_signal_before_its_
     (tools.root / "fit.py").write_text(LIGHTNING)
     number = int(tools.run(
         "sbatch", "--parsable", "-J", "fit", "--ntasks-per-node=2", "-t", "1", "-o", "fit.out",
-        "--signal=SIGUSR1@30", "--open-mode=append", stdin=FITS.format(
-            kubeconfig=tools.shell.data / "kubeconfig", python=sys.executable
-        ),
+        "--signal=SIGUSR1@30", "--open-mode=append", stdin=FITS.format(python=sys.executable),
     ).out)  # fmt: skip
     eventually(lambda: tools.queue("-t", "all", "-j", str(number)), [f"{number} CD"])
     lines = (tools.root / "fit.out").read_text().splitlines()

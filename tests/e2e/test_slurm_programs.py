@@ -266,7 +266,6 @@ def test_lightning_trains_in_the_tasks_of_srun_saves_at_the_signal_and_requeues_
         "sbatch", "--parsable", "-J", "fit", "--ntasks-per-node=2", "-t", "10", "-o", "fit.out",
         "--signal=SIGUSR1@30", "--open-mode=append", stdin="#!/bin/bash\n"
         "#FAIRLEAD --cpus 200m\n"
-        f"export FAIRLEAD_KUBECONFIG={tools.shell.data}/kubeconfig\n"
         f"srun {LIGHTNING} fit.py\n",
     ).out)  # fmt: skip
     eventually((tools.root / "under-way-1").exists, expected=True, seconds=400)

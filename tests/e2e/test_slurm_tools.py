@@ -193,7 +193,6 @@ def test_a_task_that_is_at_its_limit_requeues_itself_and_goes_on_from_its_checkp
     script = (
         "#!/bin/bash\n#SBATCH --array=0-1\n#SBATCH --output=logs/%A_%a.out\n"
         "#SBATCH --open-mode=append\n"
-        f"export PATH={tools.bin}:$PATH FAIRLEAD_KUBECONFIG={tools.shell.data}/kubeconfig\n"
         'task="${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID" saved="saved_$SLURM_ARRAY_TASK_ID"\n'
         'echo "run $SLURM_RESTART_COUNT from $(cat "$saved" 2>/dev/null || echo 0)"\n'
         '[ "$SLURM_ARRAY_TASK_ID" = 1 ] || exit 0\n'
@@ -331,24 +330,44 @@ def test_a_command_of_a_real_slurm_is_never_replaced(tools: Tools, tmp_path: Pat
     assert {each.name for each in tools.bin.iterdir()} >= set(COMMANDS)
 
 
+#: srun passes on the signal that comes before the time limit once a task waits for it.
 SUBMITIT = """
-import os, sys, submitit
+import os, pathlib, sys, time, submitit
 
-def add(a, b):
-    if a == 3:
-        raise ValueError("three")
-    return a + b, os.environ["SLURM_JOB_ID"], os.environ.get("SLURM_ARRAY_TASK_ID")
+class Add:
+    def __init__(self, runs=0):
+        self.runs = runs
 
-executor = submitit.AutoExecutor(folder=sys.argv[1] + "/%j")
+    def __call__(self, a, b):
+        if a == 3:
+            raise ValueError("three")
+        if a == 2 and not self.runs:
+            pathlib.Path("waits").touch()
+            time.sleep(1000)
+        return a + b, self.runs, os.environ["SLURM_JOB_ID"], os.environ["SLURM_RESTART_COUNT"]
+
+    def checkpoint(self, a, b):
+        return submitit.helpers.DelayedSubmission(Add(self.runs + 1), a, b)
+
+SIGNALS = (
+    "[ $SLURM_ARRAY_TASK_ID/$SLURM_RESTART_COUNT != 1/0 ] || (until [ -e waits ]; do sleep 0.1;"
+    " done; kill -USR2 $(pgrep -P $$ -f member.srun)) &"
+)
+executor = submitit.AutoExecutor(folder=sys.argv[1] + "/%j", slurm_max_num_timeout=1)
 assert executor.cluster == "slurm", executor.cluster
-executor.update_parameters(timeout_min=5, cpus_per_task=1, slurm_array_parallelism=2)
-job = executor.submit(add, 1, 2)
-value, number, _ = job.result()
+executor.update_parameters(
+    timeout_min=5, cpus_per_task=1, slurm_array_parallelism=2, slurm_setup=[SIGNALS]
+)
+job = executor.submit(Add(), 1, 2)
+value, _, number, _ = job.result()
 assert (value, number) == (3, job.job_id), (value, number, job.job_id)
-jobs = executor.map_array(add, [1, 2, 3, 4], [5, 6, 7, 8])
+jobs = executor.map_array(Add(), [1, 2, 3, 4], [5, 6, 7, 8])
 assert [each.job_id.partition("_")[2] for each in jobs] == ["0", "1", "2", "3"]
-assert [each.result()[0] for each in jobs if each is not jobs[2]] == [6, 8, 12]
 assert "three" in str(jobs[2].exception())
+results = [each.result() for each in jobs if each is not jobs[2]]
+assert [(value, runs, count) for value, runs, _, count in results] == [
+    (6, 0, "0"), (8, 1, "1"), (12, 0, "0"),
+], results
 states = [""]
 while not {"COMPLETED", "FAILED"}.issuperset(states):  # a result is there before its job has ended
     states = [each.watcher.get_state(each.job_id, mode="force") for each in (job, *jobs)]
@@ -356,10 +375,15 @@ print(*states)
 """
 
 
-def test_submitit_runs_a_job_and_an_array_with_one_that_fails(tools: Tools) -> None:
+def test_submitit_runs_an_array_with_one_that_fails_and_one_that_requeues_itself_in_time(
+    tools: Tools,
+) -> None:
     (tools.shell.root / "driver.py").write_text(SUBMITIT)
     done = tools.run(sys.executable, "driver.py", str(tools.shell.root / "log"))
     assert done.out.split() == ["COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "COMPLETED"]
+    form = ("-X", "-n", "-P", "-o", "JobID,Restarts", "--name", "submitit")
+    rows = [row.partition("_")[2] for row in tools.run("sacct", *form).out.split()]
+    assert rows == ["", "0|0", "1|1", "2|0", "3|0"]
 
 
 SIMPLE_SLURM = """

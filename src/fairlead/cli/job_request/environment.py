@@ -12,10 +12,12 @@ LOCAL_ENVIRONMENT = (
     "PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "VIRTUAL_ENV", "CONDA_PREFIX",
     "PYTHONPATH", "LD_LIBRARY_PATH",
 )  # fmt: skip
-#: A member has its own: set by Fairlead, by a shell, by a terminal or by the machine.
+#: A member has its own: set by Fairlead, by a shell, by a terminal or by the machine. The cluster,
+#: $FAIRLEAD_KUBECONFIG and $FAIRLEAD_NAMESPACE, is the same for sbatch and scontrol in a script.
 OF_MEMBERS = re.compile(
-    r"(?:FAIRLEAD|SLURM|PET|BASH|SSH|XDG|LC)_\w+|(?:LOCAL_|GROUP_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE"
-    r"|MASTER_(?:ADDR|PORT)|PWD|OLDPWD|SHELL|SHLVL|TERM|HOSTNAME|HOST|U?ID|EUID|PPID|RANDOM|SECONDS"
+    r"FAIRLEAD_(?!(?:KUBECONFIG|NAMESPACE)\b)\w+|(?:SLURM|PET|BASH|SSH|XDG|LC)_\w+"
+    r"|(?:LOCAL_|GROUP_|NODE_)?RANK|(?:LOCAL_)?WORLD_SIZE|MASTER_(?:ADDR|PORT)"
+    r"|PWD|OLDPWD|SHELL|SHLVL|TERM|HOSTNAME|HOST|U?ID|EUID|PPID|RANDOM|SECONDS"
     r"|LINENO|IFS|PS\d|DISPLAY|EDITOR|TMPDIR|BASH|_"
 )
 _NOT_TEXT = re.compile(r"[\0\ud800-\udfff]")

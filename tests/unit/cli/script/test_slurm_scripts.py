@@ -154,6 +154,7 @@ def test_on_one_machine_nodes_share_it_and_everything_that_the_shell_exports_com
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("FAIRLEAD_NAMESPACE", "default")
     assert submitted("#SBATCH -N 2") == 0
     assert "note: this is one machine: the 2 members share it\n" in capsys.readouterr().err
     template = spec_of(api).roles[0].template.spec
@@ -161,6 +162,7 @@ def test_on_one_machine_nodes_share_it_and_everything_that_the_shell_exports_com
     given = {each.name: each.value for each in template.containers[0].env}
     assert given["WANDB_MODE"] == "offline"
     assert "SLURM_JOB_ID" not in given
+    assert given["FAIRLEAD_NAMESPACE"] == "default", "so sbatch in the script asks the same cluster"
     assert submitted("#SBATCH -o %j.out -e e\n#SBATCH --open-mode=append", "--name", "out") == 0
     command = api.get(JOBS, "out", namespace="default").spec.roles[0].template.spec.containers[0]
     assert " ".join(command.command[1:9]) == (
