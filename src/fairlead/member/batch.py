@@ -62,6 +62,10 @@ from fairlead.member.tasks import Tasks
 END_SECONDS_MAX = 5.0
 #: Signals that are passed on to the script and to all tasks.
 PASSED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+#: What srun sets for a task, under the names of other launchers: the script itself is none.
+OF_LAUNCHERS = frozenset(
+    ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+)
 #: A socket's path has at most 107 bytes.
 _PATH_BYTES_MAX = 80
 #: Programs of the script's PATH, and their modules.
@@ -255,7 +259,8 @@ def _start(
     """
     pipes = dict.fromkeys(files, subprocess.PIPE)
     path = f"{directory / 'bin'}:{os.environ.get('PATH', os.defpath)}"
-    variables = {**os.environ, "PATH": path, ENV_STEPS: str(directory)}
+    kept = {name: value for name, value in os.environ.items() if name not in OF_LAUNCHERS}
+    variables = {**kept, "PATH": path, ENV_STEPS: str(directory)}
     try:
         return subprocess.Popen(
             command, env=variables, process_group=0, stdout=pipes.get(1), stderr=pipes.get(2)

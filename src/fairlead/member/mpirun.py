@@ -57,12 +57,15 @@ class NotInstalledError(MpiError):
 
 
 def gang_of_environment() -> Gang:
-    """Return this member's gang; NotInstalledError names what is missing."""
+    """Return this member's gang; NotInstalledError names what is missing.
+
+    A batch script has no rank: what it starts by itself is alone.
+    """
     environ = os.environ
     try:
-        size = int(environ["WORLD_SIZE"])
+        size = int(environ.get("WORLD_SIZE", "1"))
         gang = Gang(
-            rank=int(environ["RANK"]),
+            rank=int(environ.get("RANK", "0")),
             size=size,
             address=environ["MASTER_ADDR"],
             port=int(environ["MASTER_PORT"]),

@@ -8,13 +8,22 @@ import pytest
 from msgspec.structs import replace
 
 from fairlead.api import names
-from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job import Job, Role
 from fairlead.api.jobs.placement import RolePlacement
 from fairlead.api.kubernetes.core import EnvVar, Pod
 from fairlead.decide.jobs.members import gang_map, missing_pods
 from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES, compressed, het_name, repeated
+from fairlead.decide.jobs.slurm_variables import (
+    NTASKS,
+    OF_LAUNCHERS,
+    SLURM_VARIABLES,
+    compressed,
+    het_name,
+    repeated,
+    slurm_variables,
+)
+from fairlead.member import batch as member_batch
 from fairlead.member.hostlist import expand_hosts
 from fairlead.testing.builders import make_job, make_placement
 
@@ -32,6 +41,14 @@ def batch(tasks: str, nodes: int, attempt: int = 1) -> Job:
     return replace(job, spec=spec, status=replace(job.status, attempt=attempt))
 
 
+def asking(role: Role, **variables: str) -> Role:
+    """A role whose script asked for something, as variables of its template say."""
+    (container,) = role.template.spec.containers
+    env = tuple(EnvVar(name, value) for name, value in variables.items())
+    spec = replace(role.template.spec, containers=(replace(container, env=env),))
+    return replace(role, template=replace(role.template, spec=spec))
+
+
 def pods_of(job: Job) -> list[Pod]:
     return list(missing_pods(job, DNS, AttemptPods(), resume_step=None))
 
@@ -41,12 +58,14 @@ def test_members_of_a_batch_script_see_the_variables_of_slurm() -> None:
     assert {name: found[name] for name in SLURM_VARIABLES} == {
         "SLURM_NNODES": "2",
         "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_JOB_CPUS_PER_NODE": "1(x2)",
         "SLURM_NTASKS": "5",
         "SLURM_NPROCS": "5",
         "SLURM_TASKS_PER_NODE": "3,2",
         "SLURM_RESTART_COUNT": "2",
         "SLURM_JOB_NODELIST": "worker-[0-1].ddp-peers.default.svc",
         "SLURM_NODELIST": "worker-[0-1].ddp-peers.default.svc",
+        "SLURMD_NODENAME": "worker-0.ddp-peers.default.svc",
     }
     assert expand_hosts(found["SLURM_NODELIST"])[0] == found["MASTER_ADDR"]
 
@@ -54,7 +73,8 @@ def test_members_of_a_batch_script_see_the_variables_of_slurm() -> None:
 def test_each_component_of_a_heterogeneous_job_has_its_own_and_the_script_those_of_the_first() -> (
     None
 ):
-    (first,), (second,) = (batch(tasks, n).spec.roles for tasks, n in (("1", 1), ("2/3", 2)))
+    (first,), (second,) = (batch(tasks, n).spec.roles for tasks, n in (("1/1", 1), ("2/3", 2)))
+    second = asking(second, SLURM_CPUS_ON_NODE="8")
     roles = (replace(first, name="het0"), replace(second, name="het1"))
     job = batch("1", 1)
     placed = tuple(RolePlacement(r.name, tuple(f"n{i}" for i in range(r.count))) for r in roles)
@@ -66,6 +86,7 @@ def test_each_component_of_a_heterogeneous_job_has_its_own_and_the_script_those_
     own = {
         "SLURM_NNODES": ("1", "2"), "SLURM_JOB_NUM_NODES": ("1", "2"), "SLURM_NTASKS": ("1", "3"),
         "SLURM_NPROCS": ("1", "3"), "SLURM_TASKS_PER_NODE": ("1", "2,1"),
+        "SLURM_JOB_CPUS_PER_NODE": ("1", "8(x2)"),
         "SLURM_JOB_ID": ("7", "7"), "SLURM_JOBID": ("7", "7"),
     }  # fmt: skip
     lists = "het0-0.ddp-peers.default.svc", "het1-[0-1].ddp-peers.default.svc"
@@ -76,11 +97,7 @@ def test_each_component_of_a_heterogeneous_job_has_its_own_and_the_script_those_
         "SLURM_HET_SIZE": "2", "SLURM_RESTART_COUNT": "0",
     }  # fmt: skip
     assert found["WORLD_SIZE"] == "3", "RANK and WORLD_SIZE are of the whole gang"
-    lone = replace(roles[0], template=replace(
-        first.template, spec=replace(first.template.spec, containers=(replace(
-            first.template.spec.containers[0], env=(EnvVar("SLURM_HET_SIZE", "9"),)
-        ),))
-    ))  # fmt: skip
+    lone = asking(roles[0], SLURM_HET_SIZE="9")
     forged = replace(job, spec=replace(job.spec, roles=(lone, roles[1])))
     env = {each.name for each in pods_of(forged)[0].spec.containers[0].env}
     assert "SLURM_HET_SIZE" not in env, "a template does not say how many components there are"
@@ -90,7 +107,38 @@ def test_a_lone_member_has_them_in_its_pod() -> None:
     (pod,) = pods_of(batch("4", 1))
     found = {each.name: each.value for each in pod.spec.containers[0].env}
     assert (found["SLURM_NTASKS"], found["SLURM_TASKS_PER_NODE"]) == ("4", "4")
-    assert found["SLURM_JOB_NODELIST"] == "localhost"
+    assert found["SLURM_JOB_NODELIST"] == found["SLURMD_NODENAME"] == "localhost"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_tasks_are_counted_where_they_were_asked_for(nodes: int) -> None:
+    """Lightning takes the variable for the sign that srun has started it."""
+    job = batch("1", nodes)
+    (role,) = job.spec.roles
+    asked = asking(role, SLURM_NTASKS_PER_NODE="1")
+    for each, count in ((role, None), (asked, str(nodes))):
+        found = slurm_variables(replace(job, spec=replace(job.spec, roles=(each,))))
+        assert found["SLURM_TASKS_PER_NODE"]
+        assert {found.get(name) for name in NTASKS} == {count}
+
+
+def test_a_script_that_runs_as_it_is_has_no_rank_since_no_launcher_started_it() -> None:
+    """torchvision and accelerate would join a gang of one, Lightning would start no processes."""
+
+    def seen(job: Job) -> set[str]:
+        return {each.name for each in pods_of(job)[0].spec.containers[0].env}
+
+    lone = batch("1", 1)
+    assert not seen(lone) & OF_LAUNCHERS
+    assert seen(lone) >= {"PET_NNODES", "PET_NODE_RANK", "MASTER_ADDR"}
+    assert seen(make_job("own", placement=make_placement(["n0"]))) >= OF_LAUNCHERS
+    (role,) = lone.spec.roles
+    notes = {**role.template.metadata.annotations, names.MPI: "true"}
+    metadata = replace(role.template.metadata, annotations=notes)
+    role = replace(role, template=replace(role.template, metadata=metadata))
+    started = replace(lone, spec=replace(lone.spec, roles=(role,)))
+    assert seen(started) >= OF_LAUNCHERS, "fairlead.member.batch reads them"
+    assert member_batch.OF_LAUNCHERS == OF_LAUNCHERS, "and its script does not"
 
 
 @pytest.mark.parametrize("tasks", ["", "0", "x", "1/0", "-1"])

@@ -65,14 +65,14 @@ def run(tmp_path: Path, script: str, **more: object) -> tuple[list[int], list[st
 
 def test_the_script_runs_once_and_srun_starts_a_task_on_each_node(tmp_path: Path) -> None:
     script = (
-        "echo script on $RANK of $SLURM_PROCID.\n"
+        "echo script on $RANK$LOCAL_RANK$WORLD_SIZE of $SLURM_PROCID.\n"
         "srun sh -c 'echo task $SLURM_PROCID of $SLURM_NTASKS on $SLURM_NODEID $FAIRLEAD_INDEX "
         "$SLURM_STEP_ID $SLURMD_NODENAME $RANK $WORLD_SIZE'"
     )
     codes, lines, errors = run(tmp_path, script)
     assert (codes, errors) == ([0, 0], "")
     assert lines == [
-        "script on 0 of .",
+        "script on of .",
         "task 0 of 2 on 0 0 0 127.0.0.1 0 2",
         "task 1 of 2 on 1 1 0 127.0.0.2 1 2",
     ]

@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.api.jobs.notify import Notify
-from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES
+from fairlead.decide.jobs.slurm_variables import NTASKS, SLURM_VARIABLES, TaskCounts
 
 #: Known at submission, whatever was asked for.
 SUBMITTED = ("SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_JOB_USER")
 
 #: Of the tasks that srun starts.
 OF_TASKS = (
-    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", "SLURMD_NODENAME", "SLURM_STEP_ID",
-    "SLURM_STEPID", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS",
+    "SLURM_PROCID", "SLURM_LOCALID", "SLURM_NODEID", *NTASKS, "SLURM_STEP_ID", "SLURM_STEPID",
+    "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURM_STEP_NUM_TASKS",
     "SLURM_STEP_TASKS_PER_NODE", "SLURM_LAUNCH_NODE_IPADDR",
 )  # fmt: skip
 
@@ -52,4 +52,7 @@ class Batch:
     @property
     def names(self) -> frozenset[str]:
         """The variables of Slurm that the script sees."""
-        return frozenset((*SUBMITTED, *SLURM_VARIABLES, *dict(self.variables)))
+        own = dict(self.variables)
+        known = frozenset((*SUBMITTED, *SLURM_VARIABLES, *own))
+        counts = TaskCounts(self.tasks_per_node, self.tasks)
+        return known if counts.are_asked(own) else known.difference(NTASKS)

@@ -13,7 +13,7 @@ from fairlead.cli.job_request.jobspec import Script, files_note, runs_once, wher
 from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.script.script_variables import not_passed_note
 from fairlead.cli.script.slurm import module_note, variable_notes
-from fairlead.decide.jobs.slurm_variables import HET_SIZE, het_name
+from fairlead.decide.jobs.slurm_variables import HET_SIZE, OF_LAUNCHERS, het_name
 
 
 def script_notes(
@@ -38,7 +38,8 @@ def script_notes(
         known.update(OF_TASKS if runs_once(request, script) else ())
     yield where_it_runs(request, script)
     yield files_note(request)
-    yield from variable_notes(script.text, file=file, given=known)
+    unset = OF_LAUNCHERS if batch is not None else ()
+    yield from variable_notes(script.text, file=file, given=known, unset=unset)
     if request.target is not Target.LOCAL:
         yield module_note(script.text, file=file)
     if request.target in (Target.LOCAL, Target.ANY):

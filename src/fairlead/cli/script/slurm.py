@@ -139,10 +139,13 @@ def flag_help(command: str, flag: str) -> str:
             return option.words
 
 
-def variable_notes(text: str, *, file: str, given: Collection[str]) -> Iterator[str]:
+def variable_notes(
+    text: str, *, file: str, given: Collection[str], unset: Collection[str] = ()
+) -> Iterator[str]:
     """Yield a note on each variable of Slurm that a script reads and nothing sets.
 
-    `given` are the variables that the job gets beside Fairlead's own.
+    `given` are the variables that the job gets beside Fairlead's own, `unset` those of Fairlead
+    that it does not get: srun alone sets them, for its tasks.
     """
     seen = set(given)
     for number, line in enumerate(text.splitlines(), 1):
@@ -154,6 +157,8 @@ def variable_notes(text: str, *, file: str, given: Collection[str]) -> Iterator[
                 seen.add(name)
                 here = _VARIABLES.get(name)
                 what = f"${here} has it here" if here else f"--env {name}=VALUE sets it"
+                if here in unset:
+                    what = "srun sets it, for each task that it starts"
                 yield f"{file}:{number}: ${name} is not set: {what}"
 
 

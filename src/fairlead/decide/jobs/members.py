@@ -48,7 +48,12 @@ from fairlead.decide.jobs.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.preflight import gate_container
 from fairlead.decide.jobs.progress import TERMINATION_LOG, progress_file
-from fairlead.decide.jobs.slurm_variables import node_list_names, node_lists, slurm_variables
+from fairlead.decide.jobs.slurm_variables import (
+    launchers_unset,
+    node_list_names,
+    node_lists,
+    slurm_variables,
+)
 from fairlead.decide.pinning import Binding, native_affinity, pinned_affinity
 from fairlead.model.asks.teams import with_team
 from fairlead.model.claimed.job_claims import claims_of_pod
@@ -122,7 +127,7 @@ class PodFactory:
         if shared is None:
             shared = self._shared[seat.role.name] = self._share(seat.role)
         rank, index = str(seat.rank), str(seat.index)
-        env = _member_env(rank, index)
+        env = _member_env(rank, index, launchers_unset(self._job))
         containers = tuple([_with_env(c, e, env) for c, e in shared.containers])
         inits = tuple([_with_env(c, e, env) for c, e in shared.init_containers])
         hostname = f"{seat.role.name}-{index}" if shared.subdomain else shared.spec.hostname
@@ -229,14 +234,10 @@ class _Shared:
 _MEMBER_ENV = (names.ENV_INDEX, "RANK", "GROUP_RANK", "NODE_RANK", "PET_NODE_RANK")
 
 
-def _member_env(rank: str, index: str) -> tuple[EnvVar, ...]:
-    return (
-        EnvVar(names.ENV_INDEX, index),
-        EnvVar("RANK", rank),
-        EnvVar("GROUP_RANK", rank),
-        EnvVar("NODE_RANK", rank),
-        EnvVar("PET_NODE_RANK", rank),
-    )
+def _member_env(rank: str, index: str, unset: frozenset[str]) -> tuple[EnvVar, ...]:
+    values = (index, rank, rank, rank, rank)
+    named = zip(_MEMBER_ENV, values, strict=True)
+    return tuple([EnvVar(name, value) for name, value in named if name not in unset])
 
 
 #: Members append progress, and what they record of their run, to one file.
@@ -326,7 +327,8 @@ def _gang_variables(job: Job, policy: JobsPolicy) -> dict[str, str]:
     checkpoint = checkpoint_volume(job, policy)
     if checkpoint is not None:
         variables[names.ENV_CHECKPOINT_DIR] = checkpoint.directory
-    return variables | slurm_variables(job)
+    unset = launchers_unset(job)
+    return {k: v for k, v in (variables | slurm_variables(job)).items() if k not in unset}
 
 
 #: The variables with the address of rank 0.

@@ -3,7 +3,8 @@
 The template has the annotation `fairlead.dev/slurm-tasks`: PER_NODE, or PER_NODE/TOTAL where the
 total is not the same on all nodes. What was asked for (SLURM_CPUS_PER_TASK ...) is in the
 template's own `env`. Those of a task (SLURM_PROCID ...) are set by srun alone: programs take them
-for the sign that srun has started them. Source: the manual of sbatch, "OUTPUT ENVIRONMENT
+for the sign that srun has started them. Lightning takes SLURM_NTASKS for it, too: it is there only
+where tasks were asked for, as in Slurm. Source: the manual of sbatch, "OUTPUT ENVIRONMENT
 VARIABLES".
 
 Each role of a heterogeneous job is a component: the variables without a suffix are those of the
@@ -14,7 +15,7 @@ Source: Slurm's page "Heterogeneous Job Support", "Environment Variables".
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, islice
 
@@ -25,14 +26,23 @@ from fairlead.api.jobs.job import Job, Role
 SLURM_VARIABLES: dict[str, str] = {
     "SLURM_NNODES": "number of members of this attempt",
     "SLURM_JOB_NUM_NODES": "the same",
-    "SLURM_NTASKS": "number of tasks of all members",
+    "SLURM_JOB_CPUS_PER_NODE": "CPUs of each member in rank order, such as `8(x2)`",
+    "SLURM_NTASKS": "number of tasks of all members, where tasks were asked for",
     "SLURM_NPROCS": "the same",
     "SLURM_TASKS_PER_NODE": "tasks of each member in rank order, such as `8(x2),4`",
     "SLURM_RESTART_COUNT": "attempts before this one",
     "SLURM_JOB_NODELIST": "addresses of the members in rank order, such as `n[01-03]`",
     "SLURM_NODELIST": "the same",
+    "SLURMD_NODENAME": "address of the first member, which runs the script; a task has its own",
 }
+FIRST = "SLURMD_NODENAME"
 NODELIST = ("SLURM_JOB_NODELIST", "SLURM_NODELIST")
+NTASKS = ("SLURM_NTASKS", "SLURM_NPROCS")
+#: What a launcher sets for each process that it starts. The script is none of them: torchvision,
+#: accelerate and Lightning would take it for one, and start or wait for the wrong ones.
+OF_LAUNCHERS = frozenset(
+    ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+)
 #: Of a heterogeneous job alone: how many components it has.
 HET_SIZE = "SLURM_HET_SIZE"
 _TASKS = re.compile(r"([1-9]\d{0,8})(?:/([1-9]\d{0,8}))?")
@@ -44,6 +54,11 @@ class TaskCounts:
 
     per_node: int
     total: int | None = None
+
+    def are_asked(self, asked: Collection[str]) -> bool:
+        """True where the script says how many tasks there are; `asked` are variables of its own."""
+        is_said = self.total is not None or self.per_node > 1
+        return is_said or "SLURM_NTASKS_PER_NODE" in asked
 
     def of_nodes(self, nodes: int) -> list[int]:
         """Return the tasks of each node: the same, or one more on the first ones."""
@@ -72,34 +87,42 @@ def het_name(variable: str, component: int) -> str:
 
 
 def slurm_variables(job: Job) -> dict[str, str]:
-    """Return what all members of a batch script see alike, without NODELIST; {} for other jobs."""
+    """Return what all members of a batch script see alike, without addresses; {} for other jobs."""
     tasks, sizes = tasks_of(job), job.sizes
     if not tasks:
         return {}
-    restarts = str(max(0, job.status.attempt - 1))
-    counts = [each.of_nodes(sizes[role.name]) for role, each in _paired(job, tasks)]
-    found = {**_of_nodes(counts[0]), "SLURM_RESTART_COUNT": restarts}
-    if len(counts) == 1:
+    components = [_of_nodes(role, each, sizes[role.name]) for role, each in _paired(job, tasks)]
+    found = {**components[0], "SLURM_RESTART_COUNT": str(max(0, job.status.attempt - 1))}
+    if len(components) == 1:
         return found
-    found[HET_SIZE] = str(len(counts))
+    found[HET_SIZE] = str(len(components))
     number = {name: str(job.status.number) for name in names.ENV_NUMBER if job.status.number}
-    for component, nodes in enumerate(counts):
-        each = _of_nodes(nodes) | number
-        found |= {het_name(name, component): value for name, value in each.items()}
+    for place, own in enumerate(components):
+        found |= {het_name(name, place): value for name, value in (own | number).items()}
     return found
+
+
+def launchers_unset(job: Job) -> frozenset[str]:
+    """Return what a batch script that runs as it is, in a member that is alone, does not see.
+
+    `fairlead.member` reads the same names: it takes them from a script that it starts.
+    """
+    is_plain = len(job.spec.roles) == job.member_count == 1 and bool(tasks_of(job))
+    annotations = job.spec.roles[0].template.metadata.annotations
+    return OF_LAUNCHERS if is_plain and names.MPI not in annotations else frozenset()
 
 
 def node_list_names(job: Job) -> tuple[str, ...]:
     """Return the variables of a job that have addresses of its members."""
     count = len(tasks_of(job))
-    suffixed = (het_name(name, i) for i in range(count) for name in NODELIST)
-    return (*NODELIST, *suffixed) if count > 1 else NODELIST[: count * len(NODELIST)]
+    suffixed = (het_name(name, i) for i in range(count if count > 1 else 0) for name in NODELIST)
+    return (*NODELIST, FIRST, *suffixed) if count else ()
 
 
 def node_lists(job: Job, addresses: Sequence[str]) -> dict[str, str]:
     """Return the variables with addresses of members, of which these are all in rank order."""
     tasks, sizes = tasks_of(job), job.sizes
-    rest, found = iter(addresses), dict[str, str]()
+    rest, found = iter(addresses), {FIRST: addresses[0]} if tasks else dict[str, str]()
     for component, (role, _) in enumerate(_paired(job, tasks)):
         text = compressed(islice(rest, sizes[role.name]))
         found |= dict.fromkeys(NODELIST, text) if component == 0 else {}
@@ -112,19 +135,22 @@ def _paired(job: Job, tasks: Sequence[TaskCounts]) -> Iterator[tuple[Role, TaskC
     return zip(job.spec.roles if tasks else (), tasks, strict=True)
 
 
-def _of_nodes(nodes: Sequence[int]) -> dict[str, str]:
-    """Return the variables of some nodes by the tasks of each."""
-    size, total = str(len(nodes)), str(sum(nodes))
-    return {
-        "SLURM_NNODES": size,
-        "SLURM_JOB_NUM_NODES": size,
-        "SLURM_NTASKS": total,
-        "SLURM_NPROCS": total,
-        "SLURM_TASKS_PER_NODE": repeated(nodes),
+def _of_nodes(role: Role, tasks: TaskCounts, size: int) -> dict[str, str]:
+    """Return the variables of the nodes of one component."""
+    asked = {each.name: each.value for each in role.template.spec.containers[0].env}
+    counts, nodes = tasks.of_nodes(size), str(size)
+    found = {
+        "SLURM_NNODES": nodes,
+        "SLURM_JOB_NUM_NODES": nodes,
+        "SLURM_TASKS_PER_NODE": repeated(counts),
+        "SLURM_JOB_CPUS_PER_NODE": repeated([asked.get("SLURM_CPUS_ON_NODE", "1")] * size),
     }
+    if tasks.are_asked(asked):
+        found |= dict.fromkeys(NTASKS, str(sum(counts)))
+    return found
 
 
-def repeated(counts: Sequence[int]) -> str:
+def repeated(counts: Sequence[int | str]) -> str:
     """Return counts as Slurm writes them: 8(x2),4."""
     found: list[str] = []
     for count, group in groupby(counts):

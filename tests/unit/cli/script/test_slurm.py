@@ -88,6 +88,11 @@ def test_variables_of_slurm_that_nothing_sets_are_noted_once_with_ours() -> None
         "a.sh:5: $SLURM_PROCID is not set: $RANK has it here",
         "a.sh:5: $SLURM_MEM is not set: --env SLURM_MEM=VALUE sets it",
     ]
+    of_batch = list(variable_notes("srun true\necho $SLURM_PROCID", file="a.sh", given=(),
+                                   unset={"RANK"}))  # fmt: skip
+    assert of_batch == [
+        "a.sh:2: $SLURM_PROCID is not set: srun sets it, for each task that it starts"
+    ]
 
 
 def test_the_variables_that_are_named_instead_are_those_of_members() -> None:
