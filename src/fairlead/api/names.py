@@ -138,6 +138,8 @@ FAILED = "Failed"
 #: The job is going to fail; its pods are on their way out (the condition of batch/v1 Jobs).
 FAILURE_TARGET = "FailureTarget"
 READY = "Ready"
+COMPLETE, PASSED = "Complete", "Passed"
+FROZEN = "Frozen"
 SET_ASIDE = "SetAside"
 
 # Job environment (set on every container of every member).

@@ -210,9 +210,8 @@ class HealthController:
         notes = node.metadata.annotations if node is not None else {}
         is_open = names.HEALTH in notes or drain_of(notes) is not None
         if node is not None:
-            self._book.looked(
-                node, self._book.of(node), now=self._clock.now(), instant=self._instant()
-            )
+            now, tests = self._clock.now(), self._book.of(node)
+            self._book.looked(node, tests, now=now, instant=self._instant())
         view = self._node_view(name)
         if node is not None and view is not None:
             is_open |= any(taint.key in _MARKS for taint in node.spec.taints)
@@ -433,8 +432,9 @@ class HealthController:
 
     async def _test(self, action: TestAction) -> Written | None:
         return await perform_test(
-            action, self._client, self._objects, self._policy, keys=self._keys
-        )
+            action, self._client, self._objects, self._policy,
+            keys=self._keys, now=self._clock.now(),
+        )  # fmt: skip
 
     async def _begin(self, action: BeginTest) -> Written | None:
         """Begin a test that leaves for work, unless work has come to the node meanwhile.

@@ -14,11 +14,12 @@ from contextlib import suppress
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from fairlead.api import names
 from fairlead.api.cluster.machine_result import MachineFinding
 from fairlead.api.cluster.node_suites import OWN_TEST, pair_suite, suite_of
-from fairlead.api.cluster.node_test import NodeTest, NodeTestPhase, NodeTestSpec
+from fairlead.api.cluster.node_test import NodeTest, NodeTestPhase, NodeTestSpec, NodeTestStatus
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.meta import merge_diff, to_wire
 from fairlead.api.resources import NODE_TESTS, PODS, SECRETS
@@ -43,6 +44,7 @@ from fairlead.decide.health.testing import (
     TestAction,
     newest_first,
     past_of,
+    with_conditions,
 )
 from fairlead.model.health.idle_nodes import WITHIN_SECONDS, DueNode, IdleNodes
 from fairlead.model.health.judgement import PeerFigures, comparable
@@ -195,7 +197,7 @@ class NodeTests:
 
 async def perform_test(
     action: TestAction, client: Client, objects: ObjectWriter, policy: HealthPolicy,
-    *, keys: random.Random,
+    *, keys: random.Random, now: float,
 ) -> Written | None:  # fmt: skip
     """Carry out one action; safe to repeat. `keys` is where the keys of pairs are drawn from."""
     match action:
@@ -213,21 +215,26 @@ async def perform_test(
                 made = await client.create(PODS.only_metadata, pod, namespace=policy.test_namespace)
             except AlreadyExists:  # not this one's: the next decision deletes it
                 return None
-            status = {
-                "phase": NodeTestPhase.RUNNING.value, "podUID": made.metadata.uid, "retryAt": None,
-                "attempts": test.status.attempts + 1, "startedAt": action.at,
-                "reason": None, "message": None,
-            }  # fmt: skip
-            return await objects.patch_status(NODE_TESTS, test.metadata, status)
+            begun = replace(
+                test.status, phase=NodeTestPhase.RUNNING, pod_uid=made.metadata.uid, retry_at=None,
+                attempts=test.status.attempts + 1, started_at=action.at, reason="", message="",
+            )  # fmt: skip
+            return await _write(test, begun, objects, now)
         case SetTest(test, status):
-            diff = merge_diff(to_wire(test.status), to_wire(status))
             await _forget_key(test, objects, policy)
-            return await objects.patch_status(NODE_TESTS, test.metadata, diff)
+            return await _write(test, status, objects, now)
         case DeleteTestPod(pod):
             return await objects.delete(PODS, pod.metadata.key, uid=pod.metadata.uid)
         case DeleteTest(test):
             await _forget_key(test, objects, policy)
             return await objects.delete(NODE_TESTS, test.metadata.key, uid=test.metadata.uid)
+
+
+async def _write(
+    test: NodeTest, status: NodeTestStatus, objects: ObjectWriter, now: float
+) -> Written:
+    diff = merge_diff(to_wire(test.status), to_wire(with_conditions(test, status, now)))
+    return await objects.patch_status(NODE_TESTS, test.metadata, diff)
 
 
 def node_test_body(action: CreateTest) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Attempt
 from fairlead.api.jobs.placement import HeldNodes
 from fairlead.api.jobs.topology import Topology
-from fairlead.api.meta import to_wire
+from fairlead.api.meta import Condition, find_condition, to_wire
 from fairlead.api.names import RACK
 from fairlead.api.resources import (
     FLEETS,
@@ -504,22 +504,49 @@ def test_hold_and_headroom_keep_nodes_without_demand() -> None:
     run(main())
 
 
+async def frozen(world: FleetWorld) -> Condition:
+    """Return the condition Frozen of the fleet."""
+    found = find_condition((await world.client.get(FLEETS, "fleet")).status.conditions, "Frozen")
+    assert found is not None
+    return found
+
+
 def test_a_frozen_fleet_neither_buys_nor_removes() -> None:
     async def main() -> None:
         async with FleetWorld.running() as world:
             await world.pool(scaleDown={"idleSeconds": 60}, hold=4)
             await asyncio.sleep(600)
+            before = await frozen(world)
+            assert (before.status, before.reason) == ("False", "NotFrozen")
             freeze = {"spec": {"freeze": {"reason": "move of the data centre"}}}
             await world.client.patch(FLEETS, "fleet", freeze)
             await world.client.patch(NODE_POOLS, "h100", {"spec": {"hold": None}})
             await world.submit("train", gpus=8, count=9)
-            await asyncio.sleep(3600)
+            await asyncio.sleep(1800)
+            since = (await frozen(world)).last_transition_time
+            await asyncio.sleep(1800)
             assert len(await world.nodes()) == 4
+            fleet, said = await world.client.get(FLEETS, "fleet"), await frozen(world)
+            assert (said.status, said.message) == ("True", "move of the data centre")
+            assert said.observed_generation == fleet.metadata.generation
+            assert before.last_transition_time != said.last_transition_time == since
             assert not any(n.spec.unschedulable for n in await world.nodes())
             assert "Frozen" in (await world.get_pool()).status.message
             await world.client.patch(FLEETS, "fleet", {"spec": {"freeze": None}})
             await asyncio.sleep(600)
             assert len(await world.nodes()) == 9
+            assert (await frozen(world)).status == "False"
+
+    run(main())
+
+
+def test_a_fleet_without_pools_says_that_it_is_frozen() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            freeze = {"metadata": {"name": "fleet"}, "spec": {"freeze": {"reason": "a move"}}}
+            await world.client.create(FLEETS, freeze)
+            await asyncio.sleep(120)
+            assert (await frozen(world)).status == "True"
 
     run(main())
 

@@ -17,7 +17,7 @@ from fairlead.api.cluster.image_set import ImageSet, ImageSetPhase
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Pod
-from fairlead.api.meta import to_wire
+from fairlead.api.meta import Condition, find_condition, to_wire
 from fairlead.api.resources import (
     CRDS,
     IMAGE_SETS,
@@ -315,6 +315,36 @@ def test_a_wish_that_is_gone_ends_its_pulls() -> None:
     run(main())
 
 
+def test_a_set_says_by_a_condition_since_when_its_images_are_there() -> None:
+    async def main() -> None:
+        async with ImageWorld.running() as world:
+
+            async def ready() -> Condition | None:
+                return find_condition((await world.set_of()).status.conditions, "Ready")
+
+            async def is_said() -> bool:
+                return await ready() is not None
+
+            await world.image_set(TORCH)
+            await world.until(is_said, 60)
+            lacking = await ready()
+            assert lacking is not None
+            assert (lacking.status, lacking.reason) == ("False", "ImagesLacking")
+            assert lacking.message.endswith("lack an image")
+            await world.until(world.is_ready, 3600)
+            there = await ready()
+            assert there is not None
+            assert (there.status, there.reason) == ("True", "ImagesPresent")
+            assert there.last_transition_time != lacking.last_transition_time
+            made = await world.set_of()
+            assert there.observed_generation == made.metadata.generation
+            await asyncio.sleep(3600)
+            version = made.metadata.resource_version
+            assert (await world.set_of()).metadata.resource_version == version, "on change alone"
+
+    run(main())
+
+
 def test_nothing_is_pulled_for_a_set_after_its_time() -> None:
     async def main() -> None:
         async with ImageWorld.running() as world:
@@ -325,6 +355,8 @@ def test_nothing_is_pulled_for_a_set_after_its_time() -> None:
                 return (await world.set_of()).status.phase is ImageSetPhase.EXPIRED
 
             await world.until(expired, RATE_SECONDS + 60)
+            (said,) = (await world.set_of()).status.conditions
+            assert (said.type, said.status, said.reason) == ("Ready", "False", "Expired")
             await asyncio.sleep(10.0)
             assert await world.pulls() == []
             assert await world.having(TORCH) == []

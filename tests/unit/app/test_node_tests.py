@@ -26,6 +26,7 @@ from fairlead.api.cluster.node_suites import OWN_TEST, MachineTest, proofs_of, s
 from fairlead.api.cluster.node_test import NodeTest, NodeTestCause, NodeTestPhase
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Node, Pod
+from fairlead.api.meta import is_true
 from fairlead.api.resources import NODE_POOLS, NODE_TESTS, NODES, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.health.policy import HealthPolicy
@@ -145,6 +146,7 @@ def test_new_nodes_are_tested_and_no_machine_is_bought_twice_meanwhile() -> None
                     MachineOutcome.PASSED,
                 )
                 assert test.status.attempts == 1
+                assert all(is_true(test.status.conditions, each) for each in ("Complete", "Passed"))
                 assert [each.test for each in test.status.measured] == list(suites()["quick"].tests)
             assert await pods_of_tests(fleet) == []
             said = [each.action for each in await fleet.decisions()]

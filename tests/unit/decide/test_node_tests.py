@@ -59,6 +59,7 @@ from fairlead.decide.health.testing import (
     next_step,
     outdated,
     wanted_test,
+    with_conditions,
 )
 from fairlead.model.health.judgement import PeerFigures, fleet_limit, judged, shape_of
 from fairlead.node.host import Host
@@ -503,6 +504,34 @@ def test_failures_end_a_test_errors_are_tried_again_until_the_deadline() -> None
     skipped = step(running(), pod(phase="Succeeded", message=result(
         **dict.fromkeys(suites()["quick"].tests, MachineOutcome.SKIPPED))))  # fmt: skip
     assert skipped.status.outcome is MachineOutcome.SKIPPED
+
+
+def test_conditions_say_what_phase_and_outcome_do_and_their_instants_move_with_them_alone() -> None:
+    def said(test: NodeTest, now: float) -> dict[str, tuple[str, str, str | None]]:
+        found = with_conditions(test, test.status, now).conditions
+        return {each.type: (each.status, each.reason, each.last_transition_time) for each in found}
+
+    def later(test: NodeTest, now: float, before: NodeTest) -> NodeTest:
+        known = with_conditions(before, before.status, EPOCH).conditions
+        return replace(test, status=replace(test.status, conditions=known))
+
+    ends = format_time(EPOCH + 60)
+    open_ = running()
+    begun = {"Complete": ("False", "Running", format_time(EPOCH)),
+             "Passed": ("Unknown", "NotComplete", format_time(EPOCH))}  # fmt: skip
+    assert said(open_, EPOCH) == said(later(open_, EPOCH + 9, open_), EPOCH + 9) == begun
+    for outcome, status in (
+        (MachineOutcome.PASSED, "True"), (MachineOutcome.FAILED, "False"),
+        (MachineOutcome.ERROR, "Unknown"), (MachineOutcome.SKIPPED, "Unknown"),
+    ):  # fmt: skip
+        ended = replace(open_.status, phase=NodeTestPhase.ENDED, outcome=outcome, reason="Why")
+        found = said(later(replace(open_, status=ended), EPOCH + 60, open_), EPOCH + 60)
+        assert found["Complete"] == ("True", outcome.value, ends)
+        assert found["Passed"] == (
+            status,
+            "Why",
+            format_time(EPOCH) if status == "Unknown" else ends,
+        )
 
 
 def test_the_waits_between_attempts_double_up_to_five_minutes() -> None:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Annotated
 
 from fairlead.api.cluster.node_report import ID_MAX, Action
-from fairlead.api.meta import Instant, ObjectMeta, Wire
+from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import NAME_MAX, OBJECT_NAME_MAX, LabelKey, ObjectName, doc
 
 #: The name of the one object.
@@ -152,6 +152,10 @@ class FleetStatus(Wire, frozen=True):
             "vision=0,speech= (speech borrows nothing); written by the teams controller."
         ),
     ] = {}
+    conditions: Annotated[
+        tuple[Condition, ...],
+        doc("Frozen: the fleet controller has seen `spec.freeze`, and neither buys nor removes."),
+    ] = ()
 
 
 class Fleet(Wire, frozen=True):

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import Annotated
 
 from fairlead.api.jobs.job_defaults import IMAGE_MAX
-from fairlead.api.meta import Instant, ObjectMeta, Wire
+from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import INSTANT_MAX, INT32_MAX, LabelKey, Name, ObjectName, doc
 
 IMAGES_MAX = 32
@@ -70,6 +70,9 @@ class ImageSetStatus(Wire, frozen=True):
     """How far the set is, written by the images controller."""
 
     observed_generation: Annotated[int, doc("The generation that this is about.")] = 0
+    conditions: Annotated[
+        tuple[Condition, ...], doc("Ready: all nodes of the set have all of its images.")
+    ] = ()
     phase: Annotated[ImageSetPhase | None, doc("What is done about it now.")] = None
     nodes: Annotated[int, doc("Nodes that the set is for.", ge=0, maximum=INT32_MAX)] = 0
     lacking: Annotated[

@@ -18,7 +18,7 @@ from fairlead.api.cluster.machine_result import (
     MachineOutcome,
 )
 from fairlead.api.cluster.node_report import FACTS_MAX, ID_MAX, WHY_MAX
-from fairlead.api.meta import Instant, ObjectMeta, Wire
+from fairlead.api.meta import Condition, Instant, ObjectMeta, Wire
 from fairlead.api.values.bounds import INT32_MAX, Name, doc
 
 DEVICES_MAX = 16
@@ -107,6 +107,11 @@ class NodeTestStatus(Wire, frozen=True):
     measured: Annotated[
         tuple[MachineFinding, ...], doc("What each test found.", maxItems=MEASURED_MAX)
     ] = ()
+    conditions: Annotated[
+        tuple[Condition, ...],
+        doc("Complete: it has ended. Passed: how; Unknown while it runs, and where it found "
+            "nothing out."),
+    ] = ()  # fmt: skip
 
     @property
     def worst(self) -> MachineFinding | None:

@@ -73,6 +73,7 @@ from fairlead.decide.removal.books import (
     budget_of,
     leaving_of,
     permits_of,
+    with_frozen,
 )
 from fairlead.decide.removal.bought import bought_within_day
 from fairlead.decide.removal.ledger import RailsAccount, RemovalLedger
@@ -124,10 +125,11 @@ def decide_fleet(
 def _without_pools(view: FleetView) -> tuple[Action, ...]:
     """Say which nodes belong to no pool any more, where there are no pools."""
     fleet, found = view.fleet, unmanaged(view)
-    if fleet is None or fleet.status.unmanaged == found:
+    if fleet is None:
         return ()
+    new = with_frozen(fleet, replace(fleet.status, unmanaged=found), view.now)
     said = unmanaged_changed(fleet.status, found, format_time(view.now))
-    return (WriteFleet(fleet, replace(fleet.status, unmanaged=found), said),)
+    return () if new == fleet.status else (WriteFleet(fleet, new, said),)
 
 
 @dataclass(slots=True)
@@ -358,22 +360,20 @@ class _Cycle:
         )
         blind = tuple(sorted({finding.blindness.value for finding in findings}))
         new = replace(
-            status,
-            grants=grants,
-            blind=blind,
-            unmanaged=unmanaged(self.view),
+            status, grants=grants, blind=blind, unmanaged=unmanaged(self.view),
             message="; ".join(finding.message for finding in findings),
             since=status.since if status.since and blind == status.blind else at,
-        )
+        )  # fmt: skip
+        new = with_frozen(self.fleet, new, self.view.now)
         is_counting = status.removed or any(map(counts_time, self.view.pools))
         is_old = ledger.clock - status.clock >= self.policy.ledger_seconds and is_counting
         if granted or grants != status.grants or is_old:
             paid = (removal.charge for removal in granted if not removal.is_paid)
             booked = ledger.with_removed(paid)
             new = replace(new, clock=booked.clock, removed=booked.removed)
-        is_changed = granted or is_old or (grants, blind, new.since, new.unmanaged) != (
-            status.grants, status.blind, status.since, status.unmanaged
-        )  # fmt: skip
+        is_same = (grants, blind, new.since) == (status.grants, status.blind, status.since)
+        is_said = (new.unmanaged, new.conditions) == (status.unmanaged, status.conditions)
+        is_changed = granted or is_old or not (is_same and is_said)
         if is_changed:
             said = unmanaged_changed(status, new.unmanaged, at)
             self.actions.append(

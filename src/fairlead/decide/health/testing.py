@@ -32,7 +32,8 @@ from fairlead.api.cluster.node_test import (
     NodeTestStatus,
 )
 from fairlead.api.kubernetes.core import Node, Pod
-from fairlead.api.names import REPAIRED, TAINT_PREFLIGHT
+from fairlead.api.meta import Condition, set_condition
+from fairlead.api.names import COMPLETE, PASSED, REPAIRED, TAINT_PREFLIGHT
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.changes import hardware_of, last_passed
 from fairlead.decide.health.policy import HealthPolicy
@@ -98,6 +99,21 @@ class SetTest:
 
     test: NodeTest
     status: NodeTestStatus
+
+
+def with_conditions(test: NodeTest, status: NodeTestStatus, now: float) -> NodeTestStatus:
+    """Return a new status of a test with the conditions that say the same."""
+    outcome, generation, at = status.outcome, test.metadata.generation or None, format_time(now)
+    if status.phase is not NodeTestPhase.ENDED or outcome is None:
+        complete, passed = ("False", status.phase.value, ""), ("Unknown", "NotComplete", "")
+    else:
+        found = {MachineOutcome.PASSED: "True", MachineOutcome.FAILED: "False"}
+        complete = ("True", outcome.value, "")
+        passed = (found.get(outcome, "Unknown"), status.reason or outcome.value, status.message)
+    conditions = test.status.conditions
+    for type_, said in ((COMPLETE, complete), (PASSED, passed)):
+        conditions = set_condition(conditions, Condition(type_, *said, generation, at))
+    return replace(status, conditions=conditions)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,13 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement, RolePlacement
 from fairlead.api.kubernetes.core import PodSpec
 from fairlead.api.kubernetes.resource_quota import ResourceQuota
+from fairlead.api.meta import Condition, set_condition
 from fairlead.api.values.quantity import PODS, QuantityError, to_base
-from fairlead.api.values.times import parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.images.plan import ImageTally, PullHold
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.images.view import ImageNode, Owner, Wish
+from fairlead.decide.words import plural
 
 JOB, IMAGE_SET = "Job", "ImageSet"
 #: What a quota may count of a pod that asks for nothing: all but requests.
@@ -132,7 +134,8 @@ def status_of_set(
     """Return how far a set is. `nodes` are its own."""
     uid, generation = image_set.metadata.uid, image_set.metadata.generation
     if is_expired(image_set, now):
-        return ImageSetStatus(generation, ImageSetPhase.EXPIRED, len(nodes))
+        ended = _with_ready(image_set, "False", "Expired", "no image is pulled any more", now)
+        return ImageSetStatus(generation, ended, ImageSetPhase.EXPIRED, len(nodes))
     images: list[ImageOnNodes] = []
     lacking = 0
     for image in dict.fromkeys(image_set.spec.images):
@@ -142,5 +145,17 @@ def status_of_set(
         pulling = tally.holds.get(PullHold.PULLING, 0)
         images.append(ImageOnNodes(image, present, pulling, size, tally.words))
         lacking = max(lacking, len(nodes) - present)
-    phase = ImageSetPhase.PENDING if lacking else ImageSetPhase.READY
-    return ImageSetStatus(generation, phase, len(nodes), lacking, tuple(images))
+    phase, ready = ImageSetPhase.READY, ("True", "ImagesPresent", "")
+    if lacking:
+        words = f"{lacking} of {plural(len(nodes), 'node')} lack an image"
+        phase, ready = ImageSetPhase.PENDING, ("False", "ImagesLacking", words)
+    conditions = _with_ready(image_set, *ready, now)
+    return ImageSetStatus(generation, conditions, phase, len(nodes), lacking, tuple(images))
+
+
+def _with_ready(
+    image_set: ImageSet, status: str, reason: str, message: str, now: float
+) -> tuple[Condition, ...]:
+    generation = image_set.metadata.generation or None
+    ready = Condition(names.READY, status, reason, message, generation, format_time(now))
+    return set_condition(image_set.status.conditions, ready)

@@ -9,10 +9,14 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from msgspec.structs import replace
+
 from fairlead.api.cluster.fleet import Fleet, FleetStatus, Override
 from fairlead.api.cluster.node_pool import NodePool, PoolDecision
+from fairlead.api.meta import Condition, set_condition
+from fairlead.api.names import FROZEN
 from fairlead.api.values.node_limit import parse_limit
-from fairlead.api.values.times import parse_time
+from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.removal.ledger import PoolBudget, RemovalLedger
 from fairlead.decide.removal.removals import Permit
 
@@ -51,6 +55,14 @@ def leaving_of(status: FleetStatus) -> Counter[str]:
     going = {grant.node for grant in status.grants if grant.node}
     out = (each.pool for each in status.repairs if each.node not in going)
     return Counter([*(grant.pool for grant in status.grants), *out])
+
+
+def with_frozen(fleet: Fleet, status: FleetStatus, now: float) -> FleetStatus:
+    """Return a new status of the fleet with the condition Frozen."""
+    freeze, generation = fleet.spec.freeze, fleet.metadata.generation or None
+    said = ("False", "NotFrozen", "") if freeze is None else ("True", "Frozen", freeze.reason)
+    condition = Condition(FROZEN, *said, generation, format_time(now))
+    return replace(status, conditions=set_condition(fleet.status.conditions, condition))
 
 
 def permits_of(fleet: Fleet, now: float) -> list[Permit]:
