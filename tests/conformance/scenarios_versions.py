@@ -11,10 +11,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from tests.conformance.http_server import widget, widget_crd
 from tests.conformance.recorder import Recorder
 from tests.conformance.scenarios_apply import by
 from tests.conformance.target import Answer, Target
-from tests.conformance.vocabulary import APPLY, CRDS, JSON_PATCH, MERGE, METADATA, TABLE
+from tests.conformance.vocabulary import APPLY, CRDS, JSON_PATCH, MERGE, METADATA, TABLE, WIDGETS
 from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api import names
@@ -190,3 +191,39 @@ async def p19_applies_in_either_version(r: Recorder) -> None:
                 query=by("controller"))  # fmt: skip
         await r("end", "GET", f"{ALPHA_POOLS}/a")
         await forget(r.target)
+
+
+def deprecated_definition() -> dict[str, Any]:
+    """Widgets in v1, and in two versions that are deprecated; one says so in words of its own."""
+    definition = widget_crd()
+    [version] = definition["spec"]["versions"]
+    old = {**version, "storage": False, "deprecated": True}
+    beta = {**old, "name": "v1beta1", "deprecationWarning": 'say "v1"'}
+    definition["spec"]["versions"] = [version, beta, {**old, "name": "v1alpha1"}]
+    return definition
+
+
+async def p62_deprecated_versions(r: Recorder) -> None:
+    definition = deprecated_definition()
+    version = definition["spec"]["versions"][0]
+    said = [{**version, "deprecationWarning": "no"}]
+    lone = {**definition, "spec": {**definition["spec"], "versions": said}}
+    await r("not-deprecated", "POST", CRDS, lone, query={"dryRun": "All"})
+    await r("define", "POST", CRDS, definition)
+    for name in ("v1", "v1beta1", "v1alpha1"):
+        path = WIDGETS.replace("/v1/", f"/{name}/")
+        await r.until(path, lambda answer: answer.status == 200)
+        body = {**widget("w"), "apiVersion": f"example.dev/{name}"}
+        await r(f"{name}-create", "POST", path, body)
+        await r(f"{name}-unknown", "PATCH", f"{path}/w", {"spec": {"nope": 1}}, kind=MERGE)
+        await r(f"{name}-get", "GET", f"{path}/w")
+        await r(f"{name}-missing", "GET", f"{path}/none")
+        await r(f"{name}-list", "GET", path)
+        await r(f"{name}-table", "GET", path, accept=TABLE)
+        nothing = {"watch": "1", "timeoutSeconds": "1", "fieldSelector": "metadata.name=none"}
+        await r(f"{name}-watch", "GET", path, query=nothing)
+        await r(f"{name}-scale", "GET", f"{path}/w/scale")
+        await r(f"{name}-delete", "DELETE", f"{path}/w")
+        await r(f"{name}-delete-all", "DELETE", path)
+    await r.quietly("DELETE", f"{CRDS}/widgets.example.dev")
+    await r.until(WIDGETS, lambda answer: answer.status == 404)

@@ -10,17 +10,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+from tests.conformance.http_server import widget
 from tests.conformance.scenarios_versions import (
     ALPHA_POOLS,
     BETA_POOLS,
     converting,
     define,
+    deprecated_definition,
     forget,
     full,
     pool,
 )
 from tests.conformance.target import Answer, Target
-from tests.conformance.vocabulary import APPLY, CRDS, JSON_PATCH, MERGE, TABLE
+from tests.conformance.vocabulary import APPLY, CRDS, JSON_PATCH, MERGE, TABLE, WIDGETS
 from tests.conformance.webhook_server import patches, webhook_server
 from tests.patience import PATIENCE_SECONDS
 
@@ -85,6 +87,30 @@ async def test_60_what_one_version_writes_the_other_one_reads(target: Target) ->
         assert [each["spec"]["nodesMax"] for each in items] == [12, 8]
         assert {each["apiVersion"] for each in items} == {BETA}
         await forget(target)
+
+
+async def test_62_each_answer_in_a_deprecated_version_warns_of_it(target: Target) -> None:
+    async def warning(method: str, path: str, body: Any = None, **query: str) -> str:
+        answer = await target.request(method, path, body, query=query)
+        return answer.headers.get("Warning", "")
+
+    made = await target.request("POST", CRDS, deprecated_definition())
+    assert made.status == 201, made.json
+    default = "example.dev/v1alpha1 Widget is deprecated; use example.dev/v1 Widget"
+    own = 'say \\"v1\\"'
+    for version, text in (("v1", ""), ("v1beta1", own), ("v1alpha1", default)):
+        said = f'299 - "{text}"' if text else ""
+        path = WIDGETS.replace("/v1/", f"/{version}/")
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while (await target.request("GET", path)).status != 200:  # noqa: ASYNC110 -- another process
+                await asyncio.sleep(0.02)
+        body = {**widget("w"), "apiVersion": f"example.dev/{version}"}
+        assert await warning("POST", path, body) == said
+        assert await warning("GET", path) == said
+        assert await warning("GET", path, watch="1", timeoutSeconds="1") == said
+        assert await warning("GET", f"{path}/none") == said
+        assert await warning("DELETE", f"{path}/w") == said
+    await target.request("DELETE", f"{CRDS}/widgets.example.dev")
 
 
 async def test_45_a_watch_sees_all_writes_in_its_own_version(target: Target) -> None:

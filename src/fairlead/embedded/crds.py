@@ -22,6 +22,7 @@ from fairlead.embedded.resource_info import (
     ScalePaths,
     SelectableField,
     VersionNames,
+    version_rank,
 )
 from fairlead.embedded.schema.schema import Schema, SchemaError, compile_schema
 from fairlead.embedded.schema.values import as_map
@@ -77,6 +78,8 @@ class _Version(_Part):
     subresources: _Subresources | None = None
     additional_printer_columns: list[_Column] | None = None
     selectable_fields: list[_Selectable] | None = None
+    deprecated: bool | None = None
+    deprecation_warning: str | None = None
 
 
 class _Spec(_Part):
@@ -157,6 +160,10 @@ def _version_problems(versions: list[Any]) -> Iterable[Finding]:
         path = f"spec.versions[{i}]"
         if not as_map(version).get("name"):
             yield FieldProblem(f"{path}.name", ProblemType.REQUIRED)
+        text = as_map(version).get("deprecationWarning")
+        if text is not None and not as_map(version).get("deprecated"):
+            why = "can only be set for deprecated versions"
+            yield FieldProblem(f"{path}.deprecationWarning", ProblemType.INVALID, why, text)
         openapi = as_map(as_map(version).get("schema")).get("openAPIV3Schema")
         if openapi is None:
             why = "schemas are required"
@@ -247,8 +254,27 @@ def _info(
             for c in _list(version.get("additionalPrinterColumns"))
         ),
         scale=_scale(below.get("scale")),
+        warnings=_warnings(spec, version),
         version_names=None if is_stored else _version_names(kind),
     )  # fmt: skip
+
+
+def _warnings(spec: Mapping[str, Any], version: Mapping[str, Any]) -> tuple[str, ...]:
+    """Return what is said of a deprecated version, and that a better one is served.
+
+    Source: apiextensions `pkg/apiserver/customresource_handler.go`, `defaultDeprecationWarning`.
+    """
+    if not version.get("deprecated"):
+        return ()
+    if text := version.get("deprecationWarning"):
+        return (text,)
+    group, kind = spec["group"], spec["names"]["kind"]
+    text = f"{group}/{version['name']} {kind} is deprecated"
+    current = [each["name"] for each in spec["versions"]
+               if each.get("served", True) and not each.get("deprecated")]  # fmt: skip
+    best = min(current, key=version_rank, default=version["name"])
+    is_better = version_rank(best) < version_rank(version["name"])
+    return (f"{text}; use {group}/{best} {kind}" if is_better else text,)
 
 
 def _status_schema(version: Mapping[str, Any]) -> Schema | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import operator
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -153,6 +154,18 @@ class VersionNames:
     to_stored: Renames
 
 
+_VERSION = re.compile(r"^v(\d+)(?:(alpha|beta)(\d+))?$")
+
+
+def version_rank(version: str) -> tuple[int, int, int]:
+    """Return a key that sorts versions best first: v2, v1, v1beta1, v1alpha2, others."""
+    match = _VERSION.match(version)
+    if match is None:
+        return (3, 0, 0)
+    stage = {None: 0, "beta": 1, "alpha": 2}[match[2]]
+    return (stage, -int(match[1]), -int(match[3] or 0))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class ResourceInfo:
     """One served version of one kind. Compared and hashed by identity."""
@@ -179,6 +192,7 @@ class ResourceInfo:
     status_schema: Schema | None = None  # of {"status": ...} alone, for status writes
     printer_columns: tuple[PrinterColumn, ...] = ()
     scale: ScalePaths | None = None
+    warnings: tuple[str, ...] = ()  # that go with every answer
     version_names: VersionNames | None = None  # None: this version has the names that are stored
     #: `plural.group`, or `plural` in the core group; also the name of the store's table.
     name: str = field(init=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import platform
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -19,12 +18,11 @@ import msgspec
 from fairlead.api.names import EMBEDDED_BUILD
 from fairlead.embedded.http.only_created import REVIEWS, UNSERVED, Unserved
 from fairlead.embedded.registry import Registry
-from fairlead.embedded.resource_info import ResourceInfo
+from fairlead.embedded.resource_info import ResourceInfo, version_rank
 
 #: The Kubernetes release whose API the embedded cluster follows.
 KUBERNETES_MAJOR, KUBERNETES_MINOR = "1", "34"
 GIT_VERSION = f"v{KUBERNETES_MAJOR}.{KUBERNETES_MINOR}.0{EMBEDDED_BUILD}"
-_VERSION = re.compile(r"^v(\d+)(?:(alpha|beta)(\d+))?$")
 
 #: Sub-resources: (verbs, group, version, kind); an empty kind is the parent's own.
 _SUBRESOURCES: dict[str, tuple[tuple[str, ...], str, str, str]] = {
@@ -53,15 +51,6 @@ class DiscoveryDocument:
         """Return the document of a JSON value."""
         body = msgspec.json.encode(value)
         return cls(body, f'"{hashlib.sha256(body).hexdigest()[:32].upper()}"')
-
-
-def version_rank(version: str) -> tuple[int, int, int]:
-    """Return a key that sorts versions best first: v2, v1, v1beta1, v1alpha2, others."""
-    match = _VERSION.match(version)
-    if match is None:
-        return (3, 0, 0)
-    stage = {None: 0, "beta": 1, "alpha": 2}[match[2]]
-    return (stage, -int(match[1]), -int(match[3] or 0))
 
 
 def version_info() -> dict[str, str]:

@@ -15,6 +15,7 @@ from aiohttp import web
 
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.status import (
+    ApiError,
     BadRequest,
     MethodNotAllowed,
     NotFound,
@@ -159,12 +160,16 @@ class Resources:
             raise self._not_there(path)
         if path.name and info.namespaced and not path.namespace:
             raise self._not_there(path)
-        call = ResourceCall(request, path, info, query)
-        if path.subresource:
-            return await self._subresource(call)
-        if path.name:
-            return await self._object(call)
-        return await self._collection(call)
+        call = ResourceCall(request, path, info, query, [*info.warnings])
+        try:
+            if path.subresource:
+                return await self._subresource(call)
+            if path.name:
+                return await self._object(call)
+            return await self._collection(call)
+        except ApiError as error:
+            error.warnings = (*info.warnings, *error.warnings)
+            raise
 
     def _not_there(self, path: ResourcePath) -> NotFound:
         """A Status where the group and version are known, the plain text elsewhere; as upstream."""
@@ -225,7 +230,8 @@ class Resources:
             case ("eviction", "POST"):
                 return await self._evict(call)
             case ("scale", "GET"):
-                return value_answer(self._service.get_scale(call.info, call.key))
+                scale = self._service.get_scale(call.info, call.key)
+                return value_answer(scale, warnings=call.warnings)
             case ("scale", "PUT" | "PATCH"):
                 return await self._put_scale(call)
             case ("status" | "resize", "GET"):
@@ -271,8 +277,8 @@ class Resources:
         first = next(pieces)
         second = next(pieces, None)
         if second is None:
-            return json_answer(first)
-        response = await begin_json(call.request)
+            return json_answer(first, warnings=call.warnings)
+        response = await begin_json(call.request, warnings=call.warnings)
         await response.write(first)
         await response.write(second)
         await write_pieces(response, pieces)
@@ -436,7 +442,8 @@ class Resources:
         records = await self._service.delete_collection(
             call.info, call.path.namespace, selection, options
         )
-        return json_answer(collection(call.info, records, str(self._service.store.version)))
+        body = collection(call.info, records, str(self._service.store.version))
+        return json_answer(body, warnings=call.warnings)
 
     async def _evict(self, call: ResourceCall) -> web.Response:
         body = as_object(await self._body(call))

@@ -23,12 +23,14 @@ def json_answer(
     body: bytes, status: int = 200, *, warnings: Sequence[str] = (), content_type: str = _JSON
 ) -> web.Response:
     """Return encoded JSON; each warning becomes a `Warning: 299` header (KEP-1693)."""
-    headers: CIMultiDict[str] = CIMultiDict(
-        (("Content-Type", content_type), ("Cache-Control", _NO_STORE))
-    )
+    return web.Response(body=body, status=status, headers=_headers(content_type, warnings))
+
+
+def _headers(content_type: str, warnings: Sequence[str]) -> CIMultiDict[str]:
+    headers = CIMultiDict((("Content-Type", content_type), ("Cache-Control", _NO_STORE)))
     for warning in warnings[:WARNINGS_MAX]:
         headers.add("Warning", f'299 - "{_quoted(warning)}"')
-    return web.Response(body=body, status=status, headers=headers)
+    return headers
 
 
 def value_answer(value: Any, status: int = 200, *, warnings: Sequence[str] = ()) -> web.Response:
@@ -36,9 +38,11 @@ def value_answer(value: Any, status: int = 200, *, warnings: Sequence[str] = ())
     return json_answer(msgspec.json.encode(value), status, warnings=warnings)
 
 
-async def begin_json(request: web.BaseRequest) -> web.StreamResponse:
+async def begin_json(
+    request: web.BaseRequest, *, warnings: Sequence[str] = ()
+) -> web.StreamResponse:
     """Begin an answer of JSON in chunks; its head goes out with the first of them."""
-    response = web.StreamResponse(headers={"Content-Type": _JSON, "Cache-Control": _NO_STORE})
+    response = web.StreamResponse(headers=_headers(_JSON, warnings))
     response.enable_chunked_encoding()
     await response.prepare(request)
     return response

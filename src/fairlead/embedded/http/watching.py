@@ -111,7 +111,7 @@ class Watching:
         render = rendering(watch.info, watch.accepted, watch.include, self._clock)
         stream = _Stream(render)
         deadline = asyncio.get_running_loop().time() + self._timeout_seconds(watch.options)
-        response = await begin_json(request)
+        response = await begin_json(request, warnings=watch.info.warnings)
         await response.write(b"")  # sends the headers now: the first event may take long to come
         try:
             start = await self._catch_up(response, start, watch, stream)
