@@ -54,6 +54,7 @@ SCENARIOS: tuple[Scenario, ...] = (
     versions.p60_versions_of_other_names,
     versions.p45_watches_of_both_versions,
     versions.p19_applies_in_either_version,
+    versions.p60_p62_deprecated_versions,
     reads.p64_p65_admission_and_reviews,
     quota.p64_quotas,
     quota.p64_quotas_with_scopes,

@@ -203,17 +203,17 @@ def deprecated_definition() -> dict[str, Any]:
     return definition
 
 
-async def p62_deprecated_versions(r: Recorder) -> None:
+async def p60_p62_deprecated_versions(r: Recorder) -> None:
     definition = deprecated_definition()
     version = definition["spec"]["versions"][0]
     said = [{**version, "deprecationWarning": "no"}]
     lone = {**definition, "spec": {**definition["spec"], "versions": said}}
     await r("not-deprecated", "POST", CRDS, lone, query={"dryRun": "All"})
-    await r("define", "POST", CRDS, definition)
+    await r("create-definition", "POST", CRDS, definition)
     for name in ("v1", "v1beta1", "v1alpha1"):
         path = WIDGETS.replace("/v1/", f"/{name}/")
         await r.until(path, lambda answer: answer.status == 200)
-        body = {**widget("w"), "apiVersion": f"example.dev/{name}"}
+        body = {**widget("w", replicas=1), "apiVersion": f"example.dev/{name}"}
         await r(f"{name}-create", "POST", path, body)
         await r(f"{name}-unknown", "PATCH", f"{path}/w", {"spec": {"nope": 1}}, kind=MERGE)
         await r(f"{name}-get", "GET", f"{path}/w")
