@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import pytest
 from tests.e2e.net_world import INTERNAL4, INTERNET4, STORAGE4, NetWorld, ip, net_world, run
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time
@@ -462,7 +463,7 @@ def test_names_and_the_api_server_are_answered_while_a_teams_budget_is_full(
             measured([node], 0.5)
             kubelet.connect((INTERNET4, 6443))
             for each in (resolver, kubelet):
-                each.settimeout(5.0)
+                each.settimeout(PATIENCE_SECONDS)
             for n in range(100):
                 resolver.send(n.to_bytes(60))
                 assert resolver.recv(512) == n.to_bytes(60), "each question has its answer"

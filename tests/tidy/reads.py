@@ -23,7 +23,8 @@ _PARTS = (
     "model/", "decide/", "controllers/", "webhook/", "runtime/", "app/", "history/",
     "node/shaping/",
 )  # fmt: skip
-_KEY = re.compile(r"([a-z0-9-]+\.)+[a-z0-9-]+/[A-Za-z0-9][A-Za-z0-9._-]*")
+#: The last part of a domain begins with a letter; of an address with its prefix it is a number.
+_KEY = re.compile(r"([a-z0-9-]+\.)+[a-z][a-z0-9-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 _VERSION = re.compile(r"v\d+((alpha|beta)\d+)?")
 
 

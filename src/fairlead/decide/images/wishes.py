@@ -134,7 +134,7 @@ def status_of_set(
     """Return how far a set is. `nodes` are its own."""
     uid, generation = image_set.metadata.uid, image_set.metadata.generation
     if is_expired(image_set, now):
-        ended = _with_ready(image_set, "False", "Expired", "no image is pulled any more", now)
+        ended = _with_ready(image_set, ("False", "Expired", "no image is pulled any more"), now)
         return ImageSetStatus(generation, ended, ImageSetPhase.EXPIRED, len(nodes))
     images: list[ImageOnNodes] = []
     lacking = 0
@@ -149,13 +149,14 @@ def status_of_set(
     if lacking:
         words = f"{lacking} of {plural(len(nodes), 'node')} lack an image"
         phase, ready = ImageSetPhase.PENDING, ("False", "ImagesLacking", words)
-    conditions = _with_ready(image_set, *ready, now)
+    conditions = _with_ready(image_set, ready, now)
     return ImageSetStatus(generation, conditions, phase, len(nodes), lacking, tuple(images))
 
 
 def _with_ready(
-    image_set: ImageSet, status: str, reason: str, message: str, now: float
+    image_set: ImageSet, ready: tuple[str, str, str], now: float
 ) -> tuple[Condition, ...]:
+    """Return its conditions with `ready`: status, reason and message."""
     generation = image_set.metadata.generation or None
-    ready = Condition(names.READY, status, reason, message, generation, format_time(now))
-    return set_condition(image_set.status.conditions, ready)
+    condition = Condition(names.READY, *ready, generation, format_time(now))
+    return set_condition(image_set.status.conditions, condition)
