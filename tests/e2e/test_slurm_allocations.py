@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +12,7 @@ from tests.e2e.disaster_world import kill, processes_of
 from tests.e2e.slurm_world import Tools
 from tests.e2e.test_interactive import Terminal, until_gone
 from tests.patience import PATIENCE_SECONDS
+from tests.unit.member.test_launchers import LIGHTNING
 
 pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("slurm-tools")]
 
@@ -92,6 +94,17 @@ def test_a_killed_salloc_leaves_an_allocation_that_attach_goes_on_with(tools: To
     again.until(b"1: has 1")
     assert again.end() == 5
     eventually(tools.queue, [])
+
+
+def test_ranks_of_lightning_are_those_of_the_steps_of_an_allocation(tools: Tools) -> None:
+    """It says so where an allocation has tasks, and not how many a node has."""
+    (tools.root / "fit.py").write_text(LIGHTNING.replace("= 4, 2", "= 1, 2"))
+    fit = ("srun", sys.executable, "-S", "fit.py")
+    done = tools.run("salloc", "-Q", "-N2", "--ntasks-per-node=1", *fit)
+    found = sorted(line.split()[:3] for line in done.out.splitlines())
+    assert found == [["0", "0", "0"], ["1", "0", "1"]]
+    failed = tools.run("salloc", "-Q", "-n2", *fit, code=1)
+    assert "set `ntasks-per-node` instead" in failed.err
 
 
 @pytest.mark.parametrize(

@@ -240,6 +240,16 @@ def test_another_user_of_the_machine_does_not_get_between(master: Ssh) -> None:
     assert done.stdout.split() == ["refused"] * len(wanted)
 
 
+def test_ten_connections_at_once_each_have_a_session_of_their_own(ssh: Ssh) -> None:
+    """As editors and rsync open them; none ends before all ten have begun."""
+    meet = "echo >> met; until [ $(wc -l < met) = 10 ]; do sleep 0.1; done; echo $0; exit $0"
+    command = f"cd {ssh.root}; sh -c '{meet}'"
+    sessions = [ssh.start("one.fairlead", command, str(number)) for number in range(10)]
+    ends = [session.communicate(timeout=PATIENCE_SECONDS) for session in sessions]
+    assert [out for out, _ in ends] == [b"%d\n" % number for number in range(10)], ends
+    assert [session.returncode for session in sessions] == list(range(10))
+
+
 def test_a_name_of_a_host_runs_nothing(ssh: Ssh) -> None:
     """Clients before OpenSSH 9.6 put it into the command's text as it is, so none is to match."""
     for name in (

@@ -99,7 +99,12 @@ LIGHTNING = """
 import os, sys
 devices, num_nodes = 4, 2
 given = os.environ
-assert "SLURM_NTASKS" in given and given["SLURM_JOB_NAME"] not in ("bash", "interactive")
+assert "SLURM_NTASKS" in given
+if given["SLURM_JOB_NAME"] in ("bash", "interactive"):  # it passes Slurm over, as in salloc's shell
+    assert "LOCAL_RANK" in given, "it starts processes of its own"
+    rank = int(given["NODE_RANK"]) * devices + int(given["LOCAL_RANK"])
+    print(rank, given["LOCAL_RANK"], given["NODE_RANK"], given["MASTER_ADDR"])
+    sys.exit()
 if int(given["SLURM_NTASKS"]) > 1 and "SLURM_NTASKS_PER_NODE" not in given:
     sys.exit("You set `ntasks` in your SLURM script, set `ntasks-per-node` instead")
 assert int(given["SLURM_NTASKS_PER_NODE"]) == devices, "devices do not match `ntasks-per-node`"
@@ -107,6 +112,16 @@ assert int(given["SLURM_NNODES"]) == num_nodes, "num_nodes does not match `nodes
 root = given["SLURM_NODELIST"].split("[")[0].split(",")[0]
 print(given["SLURM_PROCID"], given["SLURM_LOCALID"], given["SLURM_NODEID"], root)
 """
+
+
+def test_lightning_finds_its_ranks_in_the_shell_of_an_allocation_where_it_ignores_slurm(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "fit.py").write_text(LIGHTNING)
+    script = f"srun {sys.executable} -S fit.py"
+    codes, lines, _ = run(tmp_path, script, tasks="4(x2)", SLURM_JOB_NAME="interactive")
+    assert codes == [0, 0]
+    assert lines == [f"{rank} {rank % 4} {rank // 4} 127.0.0.1" for rank in range(8)]
 
 
 @pytest.mark.parametrize(
