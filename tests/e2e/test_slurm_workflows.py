@@ -50,13 +50,15 @@ def test_a_workflow_follows_the_tasks_of_its_array_by_the_name_of_the_run(tools:
     )  # fmt: skip
     number = submitted.out.strip()
     tasks = [f"{number}_{index}" for index in range(1, 5)]
+    plain = ("sbatch", "--parsable", "--job-name", RUN, "--cpus-per-task=1", "--wrap=true")
+    jobs = [tools.run(*plain).out.strip() for _ in range(16)]
 
     def listed() -> dict[str, str]:
         out = tools.run("squeue", "--format=%i|%T", "--states=all", "--noheader", "--name", RUN).out
         return dict(line.split("|") for line in out.split())
 
-    eventually(lambda: [listed().get(task) in ENDED for task in tasks], [True] * 4)
-    wanted = dict.fromkeys(tasks, "COMPLETED") | {f"{number}_3": "OUT_OF_MEMORY"}
+    eventually(lambda: [listed().get(each) in ENDED for each in (*tasks, *jobs)], [True] * 20)
+    wanted = dict.fromkeys((*tasks, *jobs), "COMPLETED") | {f"{number}_3": "OUT_OF_MEMORY"}
     assert listed() == wanted
     by_name = (
         "sacct", "-X", "--parsable2", "--clusters", "all", "--noheader",
@@ -64,7 +66,7 @@ def test_a_workflow_follows_the_tasks_of_its_array_by_the_name_of_the_run(tools:
     )  # fmt: skip
     rows = tools.run(*by_name, "--format=JobIdRaw,State", "--name", RUN).out.split()
     assert sorted(row.split("|")[1] for row in rows) == sorted(wanted.values())
-    assert len({row.split("|")[0] for row in rows}) == 4
+    assert len({row.split("|")[0] for row in rows}) == 20
     ids = tools.run(*by_name, "--format=JobID,State", "--name", RUN).out.split()
     assert dict(row.split("|") for row in ids) == wanted
     assert tools.run(*by_name, "--format=JobIdRaw,State", "--name", "another-run").out == ""
