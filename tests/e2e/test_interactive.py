@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import json
 import os
 import pty
 import select
@@ -124,6 +125,13 @@ def test_a_command_runs_beside_the_first_member_with_its_streams_and_exit_code(
     rank = shell.run("exec", "gang/2", "--", "sh", "-c", "echo $RANK $0 --flag")
     assert rank.out == "2 sh --flag\n"
     assert shell.run("exec", "job/gang/worker-1", "--", "sh", "-c", "echo $RANK").out == ("1\n")
+    logged = (shell.data / "log" / "fairlead.log").read_text().splitlines()
+    sessions = [line for line in map(json.loads, logged) if "session" in line]
+    first = next(line for line in sessions if "echo no" in line.get("asked", ""))
+    assert (first["message"], first["kind"]) == ("Session requested", "exec")
+    assert first["pod"].startswith("default/one-")
+    ends = [line["message"] for line in sessions if line["session"] == first["session"]]
+    assert ends == ["Session requested", "Session ended"]
 
 
 def test_a_command_runs_beside_all_members_with_their_ranks_before_the_lines(shell: Shell) -> None:

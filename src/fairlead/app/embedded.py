@@ -291,7 +291,7 @@ class Cluster:
                         service, token=self.token, host=host, port=port,
                         extensions=extensions.handlers(), logs=nodes.archive,
                         streams=nodes.streams, metrics=nodes, not_ready=not_ready,
-                        clock=self._clock, tls=tls.context,
+                        clock=self._clock, tls=tls.context, log=self._log,
                     )
                 )  # fmt: skip
             except OSError as error:

@@ -58,6 +58,7 @@ from fairlead.embedded.http.webhook_caller import calling_webhooks
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.connections import ConnectionLimits, Connections
+from fairlead.runtime.logs import SILENT, Logger
 
 #: Answers one request; raises ApiError for what goes wrong.
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
@@ -121,6 +122,7 @@ class Server:
         not_ready: Callable[[], Sequence[str]],
         limits: ServerLimits,
         clock: Clock,
+        log: Logger,
     ) -> None:
         self.host = ""
         self.port = 0
@@ -139,7 +141,7 @@ class Server:
             service,
             watching=Watching(service, self.broadcaster, clock),
             logs=PodLogs(logs, clock, lambda: self._is_stopping),
-            streams=PodStreams(streams, logs, lambda: self._is_stopping),
+            streams=PodStreams(streams, logs, lambda: self._is_stopping, log=log),
             clock=clock,
             limits=limits.body,
             metrics=metrics,
@@ -294,17 +296,18 @@ async def serve(
     limits: ServerLimits | None = None,
     clock: Clock | None = None,
     tls: ssl.SSLContext | None = None,
+    log: Logger = SILENT,
 ) -> AsyncGenerator[Server]:
     """Serve the API until the block is left; then end watches cleanly and close connections.
 
     `Server` says what `extensions` and `not_ready` are. Without `metrics` there is no group
-    metrics.k8s.io. Port 0 takes a free one. OSError when the address cannot be had (in use, not
-    ours).
+    metrics.k8s.io. Port 0 takes a free one. `log` gets each session with a pod. OSError when
+    the address cannot be had (in use, not ours).
     """
     limits = limits or ServerLimits()
     server = Server(
         service, token, extensions=extensions or {}, logs=logs, streams=streams, metrics=metrics,
-        not_ready=not_ready, limits=limits, clock=clock or SystemClock(),
+        not_ready=not_ready, limits=limits, clock=clock or SystemClock(), log=log,
     )  # fmt: skip
 
     async def handle(request: web.BaseRequest) -> web.StreamResponse:

@@ -1,7 +1,7 @@
 """Answering the streams of a pod: which container, by which protocol, and whether at all.
 
 What can be refused before the handshake is, with a Status; afterwards an error goes through the
-session's own channel.
+session's own channel. Each session is in the log of the server, which keeps no other record of it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from aiohttp import web
 
 from fairlead.api.kubernetes.core import Pod
-from fairlead.api.status import BadRequest, NotFound, TooManyRequests
+from fairlead.api.status import ApiError, BadRequest, NotFound, TooManyRequests
 from fairlead.embedded.http import port_forward, sessions
 from fairlead.embedded.http.logs import LogOptions, LogSource
 from fairlead.embedded.http.pod_streams import ExecOptions, StreamSource
@@ -24,9 +24,12 @@ from fairlead.embedded.http.spdy_sockets import (
     require_protocol,
 )
 from fairlead.embedded.http.websockets import Socket, chosen_protocol
+from fairlead.runtime.logs import SILENT, Logger
 
 #: What one server has open at once: each may hold a message of its client's.
 SESSIONS_MAX = 128
+#: Of the command in the log.
+_ASKED_LENGTH_MAX = 200
 
 
 class PodStreams:
@@ -37,12 +40,15 @@ class PodStreams:
         source: StreamSource | None,
         logs: LogSource | None,
         is_stopping: Callable[[], bool],
+        *,
+        log: Logger = SILENT,
     ) -> None:
         """`source` None: no node of this server has programs to start others beside."""
+        self._log = log
         self._source = source
         self._logs = logs
         self._is_stopping = is_stopping
-        self._open = 0
+        self._open = self._count = 0
 
     async def answer(
         self, request: web.BaseRequest, pod: Pod, query: Query, subresource: str
@@ -52,17 +58,29 @@ class PodStreams:
             raise TooManyRequests(f"{SESSIONS_MAX} sessions are open, the server's limit")
         if self._source is None or self._logs is None:
             raise NotFound(f"this server has no node that serves pods/{subresource}")
+        self._count += 1
+        facts = {"session": self._count, "pod": "/".join(pod.metadata.key)}
+        self._log.info(
+            "Session requested", **facts, kind=subresource, client=request.remote or "",
+            agent=request.headers.get("User-Agent", ""),
+            asked=" ".join((*query.texts("command"), *query.texts("ports")))[:_ASKED_LENGTH_MAX],
+        )  # fmt: skip
         self._open += 1
         try:
             match subresource:
                 case "exec":
-                    return await self._exec(request, pod, query, self._source)
+                    answer = await self._exec(request, pod, query, self._source)
                 case "attach":
-                    return await self._attach(request, pod, query, self._logs)
+                    answer = await self._attach(request, pod, query, self._logs)
                 case _:
-                    return await self._forward(request, pod, query, self._source)
+                    answer = await self._forward(request, pod, query, self._source)
+        except ApiError as error:
+            self._log.info("Session refused", **facts, error=str(error))
+            raise
         finally:
             self._open -= 1
+        self._log.info("Session ended", **facts)
+        return answer
 
     async def _exec(
         self, request: web.BaseRequest, pod: Pod, query: Query, source: StreamSource
