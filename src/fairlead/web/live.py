@@ -2,7 +2,8 @@
 
 All who look at one URL with the same name and rights share what is made for it. A page is made at
 most so often that making all that are looked at takes a fifth of the time, so that they are a
-little older instead of slowing what is asked for; one without viewers is not made at all.
+little older instead of slowing what is asked for, and half of the time right after a change that
+follows a quiet time; one without viewers is not made at all.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
@@ -18,8 +20,8 @@ from fairlead.web.pages import AskedPath, Site, make_page
 from fairlead.web.render import Page, render_main
 from fairlead.web.rights import Rights
 
-#: How many times as long as making a page took the processor it is left alone, for each page that
-#: is looked at.
+#: For how many times as long as making a page took the processor it is not made again, for each
+#: page that is looked at.
 PAUSE_RATIO = 4.0
 KEPT_MAX = 64
 
@@ -71,6 +73,7 @@ class Pages:
         self._kept: dict[_PageKey, Made] = {}
         self._watched: Counter[_PageKey] = Counter()
         self._turns = asyncio.Lock()
+        self._rests_until = 0.0
 
     async def make(self, site: Site, asked: AskedPath) -> Made:
         """Return a page as things are now; NoSuchPage."""
@@ -84,6 +87,7 @@ class Pages:
         main = render_main(page)
         digest = hashlib.sha256(main.encode()).hexdigest()[:16]
         made = Made(page, main, digest, version, now, self._cpu() - began)
+        self._rests_until = self._stopwatch() + made.seconds
         self._kept.pop(key, None)
         while len(self._kept) >= self._kept_max:
             self._kept.pop(next(iter(self._kept)))
@@ -91,11 +95,12 @@ class Pages:
         return made
 
     async def _turn(self) -> None:
-        """Return in a turn of the loop in which no other open page is made: what is asked for comes
-        between them, however many are due.
+        """Return in a turn of the loop in which no other open page is made, and once the processor
+        was left alone for as long as the last page took it: what is asked for comes between them,
+        however many are due.
         """
         async with self._turns:
-            await asyncio.sleep(0)
+            await asyncio.sleep(max(0.0, self._rests_until - self._stopwatch()))
 
     async def changes(
         self, viewer: Viewer, asked: AskedPath, seen: str
@@ -107,18 +112,16 @@ class Pages:
             await self._turn()
             site = await viewer.site()
             made, key = await self.make(site, asked), _key(site, asked)
+            made_at = self._stopwatch()
             self._watched[key] += 1
             try:
                 yield made if made.digest != seen else None
                 seen = made.digest
-                waited = 0.0
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(made.page.seconds):
                         await site.cluster.changed(made.version)
-                except TimeoutError:
-                    waited = made.page.seconds
                 pause = PAUSE_RATIO * made.seconds * len(self._watched)
-                await asyncio.sleep(max(0.0, pause - waited))
+                await asyncio.sleep(max(0.0, made_at + pause - self._stopwatch()))
             finally:
                 self._watched[key] -= 1
                 if not self._watched[key]:
