@@ -432,6 +432,7 @@ def _agent_conflicts(values: Values) -> Iterator[tuple[str, str]]:
         ("programs.directory", agent.programs.directory), ("tuning.profile", agent.tuning.profile),
         ("traffic.pods", agent.traffic.pods), ("shaping.enabled", agent.shaping.enabled),
         ("repairs.requests", agent.repairs.requests),
+        ("services.runtimeSocket", agent.services.runtime_socket),
     ):  # fmt: skip
         if is_set:
             message = "it takes more of the machine than the pod has: run the agent as a service"

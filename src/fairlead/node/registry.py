@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from fairlead.api.cluster.node_report import TuningMode
 from fairlead.input.sections import load
+from fairlead.node.exports import loopback_fault
 from fairlead.node.host import Host
 from fairlead.node.settings import (
     AgentSettings,
@@ -27,10 +28,13 @@ from fairlead.node.sources import (
     infiniband,
     kernel_log,
     memory,
+    mounts,
     network,
     packet_loss,
     pcie,
     programs,
+    reach,
+    services,
     shaping,
     tasks,
     traffic,
@@ -50,6 +54,9 @@ SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
     packet_loss.SOURCE: packet_loss.source,
     "tasks": tasks.source,
     "clock": clock.source,
+    mounts.SOURCE: mounts.source,
+    services.SOURCE: services.source,
+    reach.SOURCE: reach.source,
     containerd.SOURCE: containerd.source,
     "programs": programs.source,
     tuning.SOURCE: tuning.source,
@@ -84,6 +91,10 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     yield from traffic.conflicts(settings.traffic)
     yield from shaping.conflicts(settings)
     yield from exporters.conflicts(settings.exporters)
+    yield from reach.conflicts(settings.reach)
+    kubelet = settings.services.kubelet
+    if kubelet and (fault := loopback_fault(kubelet)):
+        yield "services.kubelet", fault
     yield from _of_repairs(settings.repairs)
     tuned = settings.tuning
     for name, value, why in (

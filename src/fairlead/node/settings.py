@@ -22,6 +22,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.values.sections import Section, about, within
 from fairlead.model.health.faults import Action, Severity
+from fairlead.node.probe_settings import ReachSettings, ServiceSettings, StorageSettings
 from fairlead.node.shaping.mechanism import MechanismChoice
 
 HOUR = 3600
@@ -465,6 +466,9 @@ class AgentSettings(Section, frozen=True):
     network: NetworkSettings = NetworkSettings()
     tasks: TaskSettings = TaskSettings()
     clock: ClockSettings = ClockSettings()
+    storage: StorageSettings = StorageSettings()
+    services: ServiceSettings = ServiceSettings()
+    reach: ReachSettings = ReachSettings()
     programs: ProgramSettings = ProgramSettings()
     tuning: TuningSettings = TuningSettings()
     traffic: TrafficSettings = TrafficSettings()

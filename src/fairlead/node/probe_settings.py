@@ -1,0 +1,74 @@
+"""Settings of what the agent tries: storage, services of the node, and what it should reach."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from fairlead.api.values.sections import Section, within
+
+Target = Annotated[str, Meta(min_length=1, max_length=253)]
+
+
+class StorageSettings(Section, frozen=True):
+    """File systems of a network."""
+
+    mounts: Annotated[
+        tuple[Target, ...],
+        Meta(max_length=32, description="Places where something is mounted, such as /data; one "
+             "where nothing is, is a fault."),
+    ] = ()  # fmt: skip
+    types: Annotated[
+        tuple[str, ...],
+        Meta(max_length=32, description="Types that are tried, each mount in a thread of its own."),
+    ] = ("nfs", "nfs4", "lustre", "ceph", "beegfs", "gpfs", "wekafs", "cifs", "smb3", "glusterfs")
+    seconds_max: Annotated[
+        int, within(1, 600, "A mount that does not answer for longer hangs.")
+    ] = 30
+
+
+class ServiceSettings(Section, frozen=True):
+    """The kubelet and the container runtime."""
+
+    kubelet: Annotated[
+        str, Meta(max_length=512, description="Page of the kubelet's health on the loopback, such "
+                  "as http://127.0.0.1:10248/healthz; empty: not judged."),
+    ] = ""  # fmt: skip
+    runtime_socket: Annotated[
+        str, Meta(max_length=512, description="Socket of the container runtime, such as "
+                  "/run/containerd/containerd.sock, which is greeted and asked nothing; empty: not "
+                  "judged."),
+    ] = ""  # fmt: skip
+    processes: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=15)], ...],
+        Meta(max_length=16, description="Names of processes whose restarts are counted."),
+    ] = ("kubelet", "containerd", "crio", "dockerd")
+    restarts_max: Annotated[
+        int, within(1, 1000, "More restarts within 20 minutes are a warning "
+                             "(node-problem-detector: 5).")
+    ] = 5  # fmt: skip
+
+
+class ReachSettings(Section, frozen=True):
+    """What the machine should reach."""
+
+    names: Annotated[
+        tuple[Target, ...],
+        Meta(max_length=16, description="Names that are resolved as programs resolve them."),
+    ] = ()
+    registries: Annotated[
+        tuple[Target, ...],
+        Meta(max_length=16, description="Registries of images, such as https://registry.example."
+             "com; any answer below 500 is one, and no image is asked for."),
+    ] = ()  # fmt: skip
+    peers: Annotated[
+        tuple[Target, ...],
+        Meta(max_length=1024, description="Other machines as HOST:PORT, such as their kubelets' "
+             "10.0.0.7:10250; a connection is made and closed."),
+    ] = ()  # fmt: skip
+    peer_sample: Annotated[
+        int, within(2, 16, "So many of them, drawn each time, are tried at a look; where none "
+                           "answers twice in a row, it is this machine.")
+    ] = 3  # fmt: skip
+    seconds_max: Annotated[int, within(1, 60, "An answer that takes longer is none.")] = 5
