@@ -13,6 +13,7 @@ controller is.
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import shutil
@@ -107,6 +108,17 @@ class ControlPlane:
         versions = _etcd(self.etcd_url, "range", {"key": "AA=="})
         revision = versions["header"]["revision"]
         _etcd(self.etcd_url, "compaction", {"revision": revision, "physical": True})
+
+    def stored(self, prefix: str) -> dict[str, bytes]:
+        """Return what etcd holds below a prefix of keys, which ends with a slash."""
+        first, last = (
+            base64.b64encode(key.encode()).decode() for key in (prefix, f"{prefix[:-1]}0")
+        )
+        found = _etcd(self.etcd_url, "range", {"key": first, "range_end": last}).get("kvs", ())
+        return {
+            base64.b64decode(each["key"]).decode(): base64.b64decode(each["value"])
+            for each in found
+        }
 
     def kubeconfig(self, *, token: str | None = None) -> Path:
         """Write and return a kubeconfig for the tester (or another token)."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import random
 import ssl
 import subprocess
@@ -48,8 +49,10 @@ from fairlead.api.schema import crd
 from fairlead.api.schema.conversion import ALPHA, BETA, converted, with_beta
 from fairlead.api.status import AlreadyExists, ApiError, InternalError, Invalid, NotFound
 from fairlead.install.installer import Done, ObjectState, apply, look
+from fairlead.install.stored_versions import migrate
 from fairlead.kube.blocking import BlockingClient
 from fairlead.kube.client import HttpClient
+from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.mirror import Mirror
@@ -509,6 +512,96 @@ async def test_v1beta1_is_converted_both_ways_and_goes_again(
     found = [await client.get(CRDS, name) for name in crd.definition_names()]
     assert all(each.status["storedVersions"] == [names.VERSION] for each in found)
     assert (await client.get(alpha, "old", namespace="default"))["spec"] == old["spec"]
+
+
+class Killed(Exception):
+    """The process of an installation ended."""
+
+
+@dataclass(slots=True)
+class DyingClient:
+    """The client of a process that ends right after its last request was carried out."""
+
+    client: BlockingClient
+    requests_left: int
+
+    def request(self, method: str, path: str, **more: Any) -> HttpResponse:
+        self.requests_left -= 1
+        answer = self.client.request(method, path, **more)
+        if not self.requests_left:
+            raise Killed
+        return answer
+
+
+def stored_versions_of_jobs(cluster: ControlPlane) -> dict[str, str]:
+    """In which version etcd has each job of the namespace default."""
+    found = cluster.stored("/registry/fairlead.dev/jobs/default/")
+    return {key.rpartition("/")[2]: json.loads(each)["apiVersion"] for key, each in found.items()}
+
+
+async def test_objects_of_a_later_version_are_rewritten_before_it_goes_wherever_that_is_interrupted(
+    client: HttpClient, cluster: ControlPlane
+) -> None:
+    blocking = BlockingClient(load_connection(path=cluster.kubeconfig()))
+    [plain] = [each for each in crd.manifests() if each["spec"]["names"]["kind"] == "Job"]
+    alpha = JOBS.raw
+
+    async def stored() -> list[str]:
+        return (await client.get(CRDS, plain["metadata"]["name"])).status["storedVersions"]
+
+    await client.create(alpha, job_body("old", 1), namespace="default")
+    async with webhook(client, converts=True) as running:
+        await configure(client, running.webhook.port)
+        await in_force(client)
+        try:
+            [both] = [
+                each for each in beta_definitions(running.webhook.port)
+                if each["metadata"] == plain["metadata"]
+            ]  # fmt: skip
+            versions = [
+                {**each, "storage": each["name"] == names.BETA_VERSION}
+                for each in both["spec"]["versions"]
+            ]
+            later = {**both, "spec": {**both["spec"], "versions": versions}}
+            await asyncio.to_thread(apply, blocking, later)
+            await is_beta_served(client)
+
+            async def is_stored() -> bool:
+                await client.patch(alpha, "old", {"spec": {"suspend": True}}, namespace="default")
+                await client.patch(alpha, "old", {"spec": {"suspend": None}}, namespace="default")
+                return stored_versions_of_jobs(cluster)["old"] == BETA
+
+            await until(is_stored)
+            for i in range(4):
+                body = job_body(f"j{i}", 1, team="red")
+                await client.create(alpha, body, namespace="default")
+            assert set(stored_versions_of_jobs(cluster).values()) == {BETA}
+            assert await stored() == [names.VERSION, names.BETA_VERSION]
+            before = (await client.list(alpha, namespace="default")).items
+            with pytest.raises(Invalid, match="storedVersions"):
+                await asyncio.to_thread(apply, blocking, plain)
+
+            for requests in range(1, 100):
+                dying: Any = DyingClient(blocking, requests)
+                try:
+                    count = await asyncio.to_thread(migrate, dying, plain)
+                except Killed:
+                    if await stored() != [names.VERSION]:
+                        continue
+                    count = 0  # it ended after the last write
+                break
+            assert requests > len(before), "it was never interrupted"
+            assert set(stored_versions_of_jobs(cluster).values()) == {ALPHA}
+            assert await stored() == [names.VERSION]
+            assert count in (0, len(before))
+            after = (await client.list(alpha, namespace="default")).items
+            assert [each["spec"] for each in after] == [each["spec"] for each in before]
+            assert await asyncio.to_thread(migrate, blocking, plain) == 0
+            assert await asyncio.to_thread(apply, blocking, plain) is Done.CHANGED
+        finally:
+            await asyncio.to_thread(migrate, blocking, plain)
+            await asyncio.to_thread(apply, blocking, plain)
+    assert (await client.get(alpha, "j0", namespace="default"))["spec"]["team"] == "red"
 
 
 # Certificates

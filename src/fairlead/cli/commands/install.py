@@ -162,6 +162,7 @@ def _refusal(release: str, chosen: Install) -> CliError:
 
 
 def _apply(common_: Common, chosen: Install) -> None:
+    from fairlead.decide.words import plural
     from fairlead.install.history_storage import advice, read_storage_classes
     from fairlead.install.installer import (
         apply,
@@ -171,6 +172,7 @@ def _apply(common_: Common, chosen: Install) -> None:
         remove,
     )
     from fairlead.install.manifests import label_of, manifests, unwanted
+    from fairlead.install.stored_versions import migrate
 
     is_structured = common_.is_structured
 
@@ -185,8 +187,11 @@ def _apply(common_: Common, chosen: Install) -> None:
         if release := _helm_release(api, chosen):
             raise _refusal(release, chosen)
         for manifest in manifests(chosen):
+            is_kind = manifest["kind"] == "CustomResourceDefinition"
+            if is_kind and (count := migrate(api, manifest)):
+                say(f"{label_of(manifest)}: {plural(count, 'object')} stored in its version")
             say(f"{label_of(manifest)}: {apply(api, manifest).value}")
-            if manifest["kind"] == "CustomResourceDefinition":
+            if is_kind:
                 await_established(api, manifest)
         for manifest in unwanted(chosen):
             if look_unwanted(api, manifest) is not None:
