@@ -1,8 +1,8 @@
 """What a job that has ended costs in the memory of `fairlead up` while it is kept.
 
-Jobs of one member run for a second on virtual nodes. Some come first, so that what grows once is
-there; the figure is what each further one adds, with the record of it in the history and without
-its pods, which are gone by then.
+Jobs of one member run for a second on virtual nodes. So many come first that the windows of fixed
+size are full (the log of changes, decisions, Events that are counted); the figure is what each
+further one adds, with the record of it in the history and without its pods, which are gone by then.
 
 And what a pod that has come and gone leaves in the store, until the log of changes is full. It is
 written four times, a reader in the process watches pods, and past versions are packed as they are
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 import random
 import tracemalloc
 from pathlib import Path
@@ -29,7 +30,7 @@ from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import WatchRequest
 from fairlead.runtime.clock import SystemClock
 
-NODES, FIRST, MORE = 200, 500, 1_500
+NODES, FIRST, MORE = 200, 2_500, 1_500
 FIRST_PODS, MORE_PODS = 400, 600
 WAIT_SECONDS_MAX = 900
 #: Until the versions of so many pods are packed (`PACK_PAUSE_SECONDS` of the store).
@@ -40,7 +41,8 @@ def run(report: Report) -> None:
     """Let jobs come and go, and read the memory before and after."""
     with cluster() as made:
         settings = Path(made.root, "settings.yaml")
-        settings.write_text("jobs:\n  keepFinishedPodsSeconds: 0\n")
+        kept = {"keepFinishedPodsSeconds": 0, "keepFinishedJobsMax": FIRST + MORE}
+        settings.write_text(json.dumps({"jobs": kept}))
         made.up("--nodes", str(NODES), "--settings", str(settings))
         _run_to_the_end(made, range(FIRST))
         before = resident_bytes(made.pid)
