@@ -99,6 +99,8 @@ def test_squeue_shows_states_reasons_and_nodes_and_forgets_what_ended(tools: Too
     host = line.split()[1]
     assert re.fullmatch(r"[\w.-]+", host)
     assert line.split() == ["RUNNING", host, host, "busy", "1", "UNLIMITED", "all"]
+    [job] = json.loads(tools.run("squeue", "--json", "-n", "busy").out)["jobs"]
+    assert (job["job_id"], job["job_state"], job["batch_host"]) == (running, ["RUNNING"], host)
     [line] = tools.queue("-j", str(held), form="%.5i|%.2t|%-8j|%R")
     assert line.endswith("|(JobHeldUser)")
     assert tools.queue("--name", "busy,nothing") == [f"{running} R"]
@@ -268,6 +270,8 @@ def test_sacct_tells_ends_apart_and_never_cuts_what_has_room(tools: Tools) -> No
     assert tools.run("sacct", "-n", "-X", "-s", "TO", "-o", "JobName", "-j", ids).out.split() == [
         "late"
     ]
+    [job] = json.loads(tools.run("sacct", "--json", "-j", str(bad)).out)["jobs"]
+    assert job["exit_code"]["return_code"]["number"] == 3
     assert "Invalid field requested" in tools.run("sacct", "-o", "nonsense", code=1).err
 
 
@@ -563,7 +567,7 @@ HET = """#!/bin/bash
 #SBATCH --job-name=het --mem=64M --time=10
 #SBATCH hetjob
 #SBATCH -n2 -N1 --mem=32M
-echo "script $FAIRLEAD_ROLE of $SLURM_HET_SIZE, $SLURM_NTASKS and $SLURM_NTASKS_HET_GROUP_1 tasks"
+echo "script $FAIRLEAD_ROLE of $SLURM_HET_SIZE, ${SLURM_NTASKS-its} and $SLURM_NTASKS_HET_GROUP_1 tasks"
 srun sh -c 'echo first $RANK/$WORLD_SIZE $FAIRLEAD_ROLE $SLURM_JOB_ID $SLURM_MEM_PER_NODE'
 srun --het-group=1 sh -c 'echo second $RANK/$WORLD_SIZE $FAIRLEAD_ROLE $SLURM_MEM_PER_NODE'
 srun -l sh -c 'echo $FAIRLEAD_ROLE of $WORLD_SIZE' : -n2 sh -c 'echo $FAIRLEAD_ROLE; exit $RANK'
@@ -597,7 +601,7 @@ def test_the_components_of_a_job_run_together_and_steps_are_on_one_or_on_both(
     said = tools.run("sattach", str(number)).out.splitlines()
     lines = sorted(line.partition("] ")[2] or line for line in said)
     for line in (
-        "script het0 of 2, 1 and 1 tasks",
+        "script het0 of 2, its and 1 tasks",
         f"first 0/1 het0 {number} 64",
         "second 0/1 het1 32",
         "0: het0 of 3",

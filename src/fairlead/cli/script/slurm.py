@@ -77,6 +77,11 @@ _FLAGS: dict[str, dict[tuple[str, ...], str]] = {
         ("-p", "--partition"): "-l fairlead.dev/pool=NAME",
         ("-t", "--states"): "the column STATE has it",
     },
+    "update": {
+        ("--priority", "--qos"): "fairlead priority JOB CLASS",
+        ("-N", "--nodes", "--members", "--gpus", "--cpus", "--memory"): "what a job asks for stays "
+        "as it is: fairlead why JOB --if nodes=N finds the size that fits; cancel and submit it",
+    },
     "history": {
         ("-j", "--jobs"): "fairlead history JOB",
         ("-S", "--starttime"): "--since DURATION, such as 7d",

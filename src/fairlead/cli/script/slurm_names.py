@@ -8,3 +8,5 @@ COMMANDS = (
     "sacct", "sacctmgr", "salloc", "sattach", "sbatch", "sbcast", "scancel", "scontrol", "seff",
     "sinfo", "sprio", "squeue", "srun", "sshare",
 )  # fmt: skip
+#: The version of Slurm whose manual pages are followed.
+RELEASE = "24.05.0"

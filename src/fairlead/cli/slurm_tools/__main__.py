@@ -9,11 +9,11 @@ import sys
 from collections.abc import Sequence
 
 from fairlead import __version__, terminal
-from fairlead.cli.script.slurm_names import COMMANDS
+from fairlead.cli.script.slurm_names import COMMANDS, RELEASE
 from fairlead.cli.slurm_tools.options import ToolError
 
-#: What programs read of `--version`: the version of Slurm whose manual pages are followed.
-VERSION = f"slurm 24.05.0 (fairlead {__version__})"
+#: What programs read of `--version`.
+VERSION = f"slurm {RELEASE} (fairlead {__version__})"
 _NO_CONTROLLER = "Unable to contact slurm controller (connect failure)"
 #: What Slurm's commands say before the reason, where no answer comes.
 _BEFORE = {

@@ -19,6 +19,7 @@ from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION
 from fairlead.cli.slurm_tools.records import QueueRecord
 from fairlead.cli.slurm_tools.states import SlurmState
 from fairlead.cli.views.jobs import latest_attempt
+from fairlead.decide.jobs.slurm_variables import tasks_of
 from fairlead.decide.words import fold_names
 
 DAY = 86_400
@@ -76,7 +77,8 @@ def _left(record: QueueRecord) -> str:
     return "UNLIMITED" if limit is None else clock(max(0, limit - record.elapsed))
 
 
-def _estimated_end(record: QueueRecord) -> float | None:
+def estimated_end(record: QueueRecord) -> float | None:
+    """Return when it ended, or will by its time limit; None where neither is known."""
     limit, started = record.job.spec.time_limit_seconds, record.started_at
     if record.ended_at is not None or limit is None or started is None:
         return record.ended_at
@@ -109,6 +111,13 @@ def cpus(record: QueueRecord) -> int:
 def node_count(record: QueueRecord) -> int:
     """Return on how many nodes it is; before it has a place, its members."""
     return len(record.nodes) or record.job.member_count
+
+
+def task_count(record: QueueRecord) -> int:
+    """Return the tasks of all members; of a job that has none its members."""
+    sizes, roles = record.job.sizes, record.job.spec.roles
+    found = zip(roles, tasks_of(record.job), strict=False)
+    return sum(sum(each.of_nodes(sizes[role.name])) for role, each in found) or sum(sizes.values())
 
 
 def memory(count: int) -> str:
@@ -296,7 +305,7 @@ FIELDS: tuple[Field, ...] = (
     Field(lambda r: str(cpus(r)), "C", "numcpus", "CPUS", "NCPUS", 10),
     Field(lambda r: str(cpus(r)) if r.started_at else "0", sacct="AllocCPUS"),
     Field(lambda r: str(cpus(r)), sacct="ReqCPUS", width=8),
-    Field(lambda r: str(r.job.member_count), "", "numtasks", "TASKS"),
+    Field(lambda r: str(task_count(r)), "", "numtasks", "TASKS"),
     Field(lambda r: str(r.job.member_count) if r.step else "", sacct="NTasks", width=8),
     Field(lambda r: str(max(1, cpus(r) // max(1, r.job.member_count))), "c", "mincpus",
           "MIN_CPUS"),
@@ -319,7 +328,7 @@ FIELDS: tuple[Field, ...] = (
     Field(lambda r: instant(r.time_of("deadline"), "N/A"), "", "deadline", "DEADLINE"),
     Field(lambda r: instant(r.started_at, "N/A"), "S", "starttime", "START_TIME"),
     Field(lambda r: instant(r.started_at, "Unknown"), sacct="Start", width=19),
-    Field(lambda r: instant(_estimated_end(r), "N/A"), "e", "endtime", "END_TIME"),
+    Field(lambda r: instant(estimated_end(r), "N/A"), "e", "endtime", "END_TIME"),
     Field(lambda r: instant(r.ended_at, "Unknown"), sacct="End", width=19),
     Field(exit_status, "", "exit_code", "EXIT_CODE", "ExitCode", 8),
     Field(exit_status, sacct="DerivedExitCode", width=15),

@@ -13,6 +13,7 @@ from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.instants import parse_instant
 from fairlead.cli.slurm_tools.columns import Cell, parse_sacct, print_listing
 from fairlead.cli.slurm_tools.fields import BY_SACCT, Field, partition_of, user_id
+from fairlead.cli.slurm_tools.job_json import print_json, sacct_job
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     JobId,
@@ -37,7 +38,6 @@ OPTIONS = ToolOptions(
     "S/starttime= ~T/truncate u/user= /uid= ~/units= ~/noconvert ~v/verbose "
     "X/allocations ~/local ~/federation /whole-hetjob? /json? /yaml? c/completion f/file=",
     {
-        "json": "fairlead history -o json",
         "yaml": "fairlead history -o yaml",
         "gid": "jobs have a user, and no group: --user",
         "completion": "there is no file of completed jobs; leave it out",
@@ -56,8 +56,11 @@ def run(common_: Common, arguments: list[str]) -> int:
         terminal.say("".join(f"{name}\n" for name in names))
         return 0
     cells, fields = _columns(given)
-    api = common_.connect()
-    shown = _with_steps(_chosen(common_, api, given), given)
+    chosen = _chosen(common_, common_.connect(), given)
+    if given.has("json"):
+        print_json(map(sacct_job, chosen))
+        return 0
+    shown = _with_steps(chosen, given)
     rows = [[field.value(each) for field in fields] for each in shown]
     print_listing(given, cells, [field.sacct for field in fields], rows)
     return 0

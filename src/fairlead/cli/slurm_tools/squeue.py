@@ -13,6 +13,7 @@ from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, table
 from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_WIDE, Field, partition_of
+from fairlead.cli.slurm_tools.job_json import print_json, squeue_job
 from fairlead.cli.slurm_tools.matching import matches, users_of
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
@@ -40,7 +41,6 @@ OPTIONS = ToolOptions(
         "iterate": "watch squeue",
         "steps": "a member is one task; fairlead ps JOB shows how many run",
         "licenses": "there are no licenses",
-        "json": "fairlead ps -o json",
         "yaml": "fairlead ps -o yaml",
         "start": "fairlead why JOB says when it may start",
         "sort": "the order is that of the numbers; sort(1)",
@@ -61,6 +61,9 @@ def run(common_: Common, arguments: list[str]) -> int:
     if len(ids) == 1 and not any(record.is_called(ids) for record in found):
         raise ToolError("slurm_load_jobs error: Invalid job id specified", code=1)
     shown = [record for record in found if _is_asked(record, given, ids, users_of(api, given))]
+    if given.has("json"):
+        print_json(map(squeue_job, shown))
+        return 0
     lines = [] if given.has("noheader") else table(before, cells, [_titles(fields, given)])
     lines += table(before, cells, ([field.value(each) for field in fields] for each in shown))
     if given.has("long") and not given.has("noheader"):

@@ -44,6 +44,8 @@ from fairlead.testing.builders import EPOCH, make_job
         ("cancel", "-t", "--state STATE"),
         ("nodes", "--list-reasons", "-R, or --reasons"),
         ("history", "-S", "--since"),
+        ("update", "--members", "why JOB --if nodes=N"),
+        ("update", "--priority", "fairlead priority JOB CLASS"),
     ],
 )
 def test_a_flag_of_slurm_is_answered_with_ours(

@@ -30,6 +30,7 @@ from fairlead.cli.slurm_tools.fields import (
     exit_status,
     long_clock,
 )
+from fairlead.cli.slurm_tools.job_json import sacct_job, squeue_job
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     QueueRecord,
@@ -142,6 +143,33 @@ def test_a_record_of_a_job_that_runs_has_a_value_for_every_field() -> None:
     assert values["nodelist"] == "n[1-2]"
     assert values["state"] == "RUNNING"
     assert all(isinstance(value, str) for value in values.values())
+
+
+def test_a_job_is_a_record_of_slurms_data_parser_for_programs_that_read_json() -> None:
+    use = AttemptUse(1, 2, 100_000)
+    record = ended(use, cpu="2", memory="1536Mi")
+    queued, account = squeue_job(record), sacct_job(record)
+    assert (queued["job_id"], queued["job_state"], queued["nodes"]) == (36, ["COMPLETED"], "n[1-2]")
+    start, end = (queued[name]["number"] for name in ("start_time", "end_time"))
+    assert (start, end) == (int(parse_time("2026-11-01T10:00:00Z")), start + 50)
+    assert queued["time_limit"] == {"set": False, "infinite": True, "number": 0}
+    assert queued["array_job_id"]["number"] == 0
+    assert queued["exit_code"]["status"] == account["exit_code"]["status"] == ["SUCCESS"]
+    assert account["state"] == {"current": ["COMPLETED"], "reason": "None"}
+    assert (account["time"]["elapsed"], account["allocation_nodes"]) == (50, 2)
+    assert account["tres"]["allocated"] == [
+        {"type": "cpu", "name": "", "count": 4}, {"type": "mem", "name": "", "count": 3_072},
+        {"type": "node", "name": "", "count": 2}, {"type": "billing", "name": "", "count": 4},
+    ]  # fmt: skip
+    assert account["array"] == {"job_id": 0, "task_id": queued["array_task_id"]}
+    rest = squeue_job(replace_record(record, array=40, task="[3-12%2]"))
+    assert (rest["array_job_id"]["number"], rest["array_task_string"]) == (40, "3-12%2")
+    assert not rest["array_task_id"]["set"]
+    one = squeue_job(replace_record(record, array=40, task="0"))
+    assert one["array_task_id"] == {"set": True, "infinite": False, "number": 0}
+    first, second = (squeue_job(each) for each in records_of_job(het(), EPOCH))
+    assert (first["het_job_offset"]["set"], second["het_job_offset"]["number"]) == (True, 1)
+    assert second["tasks"]["number"] == 2
 
 
 def ended(use: AttemptUse, **asked: str) -> QueueRecord:
