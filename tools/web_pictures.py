@@ -47,10 +47,10 @@ async def photograph(out: Path, *, is_for_docs: bool) -> None:
         await tab.open(browser.link())
         for name, path in PAGES.items():
             browser.cluster.version += 1  # as after a change: nothing that was made is kept
-            busy, thread = time.thread_time(), await _thread_ms(tab)
+            busy = time.thread_time()
             await tab.open(browser.url + path)
             await tab.until(_PAINTED)
-            busy, thread = (time.thread_time() - busy) * 1e3, await _thread_ms(tab) - thread
+            busy, thread = (time.thread_time() - busy) * 1e3, await _thread_ms(tab)
             answered, painted, size = json.loads(await tab.evaluate(_TIMES))
             print(
                 f"{name:14} took {busy:4.0f} ms of a core, the browser {thread:4.0f} ms; "
@@ -61,7 +61,7 @@ async def photograph(out: Path, *, is_for_docs: bool) -> None:
 
 
 async def _thread_ms(tab: Tab) -> float:
-    """Return what the main thread of the page's process has used of a processor."""
+    """Return what the main thread has used of a processor for the page that is open."""
     metrics = (await tab.call("Performance.getMetrics"))["metrics"]
     return next(each["value"] for each in metrics if each["name"] == "TaskDuration") * 1e3
 
