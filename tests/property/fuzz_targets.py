@@ -257,6 +257,14 @@ def _files() -> Iterator[Target]:
     segments = "Tcp: OutSegs RetransSegs\nTcp: 9 1\n"
     yield Target("node.sources.packet_loss:parse_segments", (segments,), (OSError,), is_file=True)
     yield Target("node.sources.network:parse_fill", (table,), (OSError,), more=(64,), is_file=True)
+    nvme = '{"critical_warning":4,"media_errors":1,"percent_used":3}'
+    ata = '{"id":197,"raw":{"value":9}}'
+    smart = (
+        f'{{"nvme_smart_health_information_log":{nvme}}}',
+        f'{{"smart_status":{{"passed":false}},"ata_smart_attributes":{{"table":[{ata}]}}}}',
+    )
+    for parser, texts in (("parse_smartctl", smart), ("parse_nvme", (nvme,))):
+        yield Target(f"node.sources.smart:{parser}", texts, (OSError,), is_file=True)
     yield Target("doctor.audit.parallel:read_logs", (AUDIT,), parser=_audit_log)
 
 

@@ -28,6 +28,18 @@ class StorageSettings(Section, frozen=True):
     ] = 30
 
 
+class SmartSettings(Section, frozen=True):
+    """What disks say of themselves."""
+
+    errors_max: Annotated[
+        int, within(0, 10**9, "So many errors of a disk's medium, or sectors that cannot be read, "
+                              "are a warning (node-problem-detector: 100); 0: not judged.")
+    ] = 100  # fmt: skip
+    worn_percent_max: Annotated[
+        int, within(0, 255, "So much of a disk's life is used: information; 0: not judged.")
+    ] = 100
+
+
 class ServiceSettings(Section, frozen=True):
     """The kubelet and the container runtime."""
 

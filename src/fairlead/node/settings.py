@@ -22,7 +22,12 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.values.sections import Section, about, within
 from fairlead.model.health.faults import Action, Severity
-from fairlead.node.probe_settings import ReachSettings, ServiceSettings, StorageSettings
+from fairlead.node.probe_settings import (
+    ReachSettings,
+    ServiceSettings,
+    SmartSettings,
+    StorageSettings,
+)
 from fairlead.node.shaping.mechanism import MechanismChoice
 
 HOUR = 3600
@@ -467,6 +472,7 @@ class AgentSettings(Section, frozen=True):
     tasks: TaskSettings = TaskSettings()
     clock: ClockSettings = ClockSettings()
     storage: StorageSettings = StorageSettings()
+    smart: SmartSettings = SmartSettings()
     services: ServiceSettings = ServiceSettings()
     reach: ReachSettings = ReachSettings()
     programs: ProgramSettings = ProgramSettings()

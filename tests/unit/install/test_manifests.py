@@ -169,8 +169,8 @@ def test_the_agent_has_the_mounts_that_the_page_says_and_no_other() -> None:
 
 
 #: The clock is asked for by a call, what is reached by connections; containerd's settings take its
-#: own program; and the others are refused in the values: they change the machine, or run programs.
-OF_NO_MOUNT = ("clock", "containerd", "programs", "tuning", "traffic", "shaping", "reach")
+#: own program, disks theirs; and the others are refused in the values: they change the machine, or run programs.
+OF_NO_MOUNT = ("clock", "containerd", "programs", "tuning", "traffic", "shaping", "reach", "smart")
 
 
 def test_no_mount_of_the_machine_can_be_written_but_the_agents_own_state() -> None:
