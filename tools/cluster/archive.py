@@ -6,18 +6,22 @@ Several images of one archive share their layers.
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import json
 import os
+import shutil
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _OCI = "application/vnd.oci.image"
+_GZIP_LEVEL = 6
 #: What a kernel calls an architecture, and what images and Debian call it.
 MACHINES = {"x86_64": "amd64", "aarch64": "arm64"}
 
@@ -79,16 +83,52 @@ def digest(path: Path) -> str:
         return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"
 
 
-def write_archive(target: Path, images: Sequence[Image]) -> dict[str, str]:
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A layer as the archive has it: a tar file, or one that gzip has compressed."""
+
+    diff_id: str
+    digest: str
+    file: Path
+    ending: str
+
+
+def write_archive(
+    target: Path, images: Sequence[Image], *, is_compressed: bool = False
+) -> dict[str, str]:
     """Write an archive of images; return the digest of each name.
 
     Images of one name are one image of several platforms: an index, of which a node takes its part.
+    Compressed layers are smaller to keep and to pull, and take longer to write.
     """
-    digests = {layer: digest(layer) for image in images for layer in image.layers}
+    with TemporaryDirectory(dir=target.parent) as scratch:
+        layers: dict[Path, _Layer] = {}
+        for layer in dict.fromkeys(layer for image in images for layer in image.layers):
+            packed = Path(scratch, str(len(layers))) if is_compressed else None
+            layers[layer] = _layer(layer, packed)
+        return _write(target, images, layers)
+
+
+def _layer(file: Path, packed: Path | None) -> _Layer:
+    """Return a layer; where a path is given, its content is compressed to it."""
+    name = digest(file)
+    if packed is None:
+        return _Layer(name, name, file, "tar")
+    # No name and no time, so the same bytes give the same bytes with one version of zlib.
+    with (
+        file.open("rb") as data,
+        packed.open("wb") as out,
+        gzip.GzipFile("", "wb", _GZIP_LEVEL, out, mtime=0) as zipped,
+    ):
+        shutil.copyfileobj(data, zipped, 1 << 20)
+    return _Layer(name, digest(packed), packed, "tar+gzip")
+
+
+def _write(target: Path, images: Sequence[Image], layers: dict[Path, _Layer]) -> dict[str, str]:
     blobs: dict[str, bytes] = {}
     manifests: list[dict[str, Any]] = []
     for name in dict.fromkeys(image.name for image in images):
-        parts = [_describe(image, digests, blobs) for image in images if image.name == name]
+        parts = [_describe(image, layers, blobs) for image in images if image.name == name]
         manifests.append(_joined(name, parts, blobs))
     index = {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": manifests}
     new = target.with_suffix(".new")
@@ -97,10 +137,10 @@ def write_archive(target: Path, images: Sequence[Image]) -> dict[str, str]:
         _add(tar, "index.json", json.dumps(index).encode())
         for name, data in sorted(blobs.items()):
             _add(tar, _blob(name), data)
-        for name, layer in sorted({each: layer for layer, each in digests.items()}.items()):
+        for name, file in sorted({each.digest: each.file for each in layers.values()}.items()):
             info = tarfile.TarInfo(_blob(name))
-            info.size = layer.stat().st_size
-            with layer.open("rb") as data:
+            info.size = file.stat().st_size
+            with file.open("rb") as data:
                 tar.addfile(info, data)
     new.rename(target)
     return {each["annotations"]["org.opencontainers.image.ref.name"]: each["digest"]
@@ -117,18 +157,20 @@ def _joined(name: str, parts: Sequence[dict[str, Any]], blobs: dict[str, bytes])
     return {**parts[0], "annotations": names}
 
 
-def _describe(image: Image, digests: dict[Path, str], blobs: dict[str, bytes]) -> dict[str, Any]:
+def _describe(image: Image, known: dict[Path, _Layer], blobs: dict[str, bytes]) -> dict[str, Any]:
     """Add an image's configuration and manifest to the blobs; return its entry of the index."""
     platform = {"architecture": MACHINES[image.machine], "os": "linux"}
-    layers = [digests[layer] for layer in image.layers]
+    layers = [known[layer] for layer in image.layers]
+    diff_ids = [layer.diff_id for layer in layers]
     config = _keep(blobs, f"{_OCI}.config.v1+json", {
-        **platform, "config": image.config, "rootfs": {"type": "layers", "diff_ids": layers},
+        **platform, "config": image.config, "rootfs": {"type": "layers", "diff_ids": diff_ids},
     })  # fmt: skip
     manifest = _keep(blobs, f"{_OCI}.manifest.v1+json", {
         "schemaVersion": 2, "mediaType": f"{_OCI}.manifest.v1+json", "config": config,
         "layers": [
-            {"mediaType": f"{_OCI}.layer.v1.tar", "digest": name, "size": layer.stat().st_size}
-            for layer, name in zip(image.layers, layers, strict=True)
+            {"mediaType": f"{_OCI}.layer.v1.{layer.ending}", "digest": layer.digest,
+             "size": layer.file.stat().st_size}
+            for layer in layers
         ],
     })  # fmt: skip
     return {**manifest, "platform": platform}

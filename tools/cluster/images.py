@@ -401,7 +401,7 @@ def build_archive(say: Say, *, with_examples: bool, cache: Path | None = None) -
 def build_platforms_archive(say: Say, *, cache: Path | None = None) -> Path:
     """Return the archive of Fairlead's image for all architectures, made when it is not there."""
     builder = Builder(cache or cache_directory() / "images", say)
-    return _archive(builder, "platforms", builder.platforms())
+    return _archive(builder, "platforms-gzip", builder.platforms(), is_compressed=True)
 
 
 def build_torch_archive(say: Say) -> Path:
@@ -410,11 +410,13 @@ def build_torch_archive(say: Say) -> Path:
     return _archive(builder, "fairlead-torch", [builder.torch()])
 
 
-def _archive(builder: Builder, name: str, images: Sequence[Image]) -> Path:
+def _archive(
+    builder: Builder, name: str, images: Sequence[Image], *, is_compressed: bool = False
+) -> Path:
     layers = [layer for image in images for layer in image.layers]
     target = builder.cache / f"{name}.{_digest(*map(str, layers), repr(images))}.tar"
     if not target.exists():
         for old in builder.cache.glob(f"{name}.*.tar"):
             old.unlink()
-        write_archive(target, images)
+        write_archive(target, images, is_compressed=is_compressed)
     return target

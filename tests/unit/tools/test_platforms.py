@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import json
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tools.cluster.archive import Image, write_archive
+from tools.cluster.archive import Image, digest, write_archive
 from tools.cluster.foreign import ELF_MACHINES, ForeignTree, WrongMachine, check_machine
 
 NAME = "docker.io/library/fairlead:9"
@@ -52,6 +54,33 @@ def test_a_node_of_either_architecture_finds_its_own_layers_and_the_shared_one_i
     assert (config["architecture"], config["config"]) == ("arm64", {"User": "1"})
     with tarfile.open(tmp_path / "a.tar") as tar:
         assert len(tar.getnames()) == len(set(tar.getnames()))
+
+
+def test_compressed_layers_are_named_by_what_a_node_unpacks_and_are_the_same_each_time(
+    tmp_path: Path,
+) -> None:
+    layer = tmp_path / "layer"
+    layer.write_bytes(b"a line\n" * 100_000)
+    written = [tmp_path / f"{name}.tar" for name in "ab"]
+    for archive in written:
+        write_archive(archive, [Image(NAME, (layer,))], is_compressed=True)
+    assert written[0].read_bytes() == written[1].read_bytes()
+    assert written[0].stat().st_size < layer.stat().st_size // 10
+    found = blobs(written[0])
+    [entry] = found["index"]["manifests"]
+    manifest = found[entry["digest"]]
+    [packed] = manifest["layers"]
+    assert packed["mediaType"] == "application/vnd.oci.image.layer.v1.tar+gzip"
+    with tarfile.open(written[0]) as tar:
+        file = tar.extractfile(f"blobs/{packed['digest'].replace(':', '/')}")
+        assert file is not None
+        data = file.read()
+    assert packed["size"] == len(data)
+    assert packed["digest"] == f"sha256:{hashlib.sha256(data).hexdigest()}"
+    assert gzip.decompress(data) == layer.read_bytes()
+    config = found[manifest["config"]["digest"]]
+    assert config["rootfs"]["diff_ids"] == [digest(layer)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.tar", "b.tar", "layer"]
 
 
 def test_an_image_of_one_platform_is_no_index(tmp_path: Path) -> None:
