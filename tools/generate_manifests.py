@@ -27,7 +27,11 @@ def wanted() -> Mapping[Path, str]:
     """Return every file with its content."""
     text = HEADER + render(manifests(Install()), Format.YAML)
     made = {CHART / name: content for name, content in chart.files().items()}
-    return {DEPLOY / "kubernetes" / "fairlead.yaml": text, **made}
+    base = {
+        "fairlead.yaml": text,
+        "kustomization.yaml": f"{HEADER}resources:\n- fairlead.yaml\n",
+    }
+    return {**{DEPLOY / "kubernetes" / name: content for name, content in base.items()}, **made}
 
 
 def main(arguments: list[str]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -200,6 +201,26 @@ def test_the_chart_renders_what_the_command_applies(helm: str, tmp_path: Path, n
     assert rendered.keys() == wanted.keys()
     for label, manifest in wanted.items():
         assert rendered[label] == manifest, label
+
+
+def test_an_overlay_of_kustomize_changes_the_image_and_nothing_else(tmp_path: Path) -> None:
+    base = CHART.parents[1] / "kubernetes"
+    digest = "sha256:" + "ab" * 32
+    image = {"name": "fairlead", "newName": "registry.example/fairlead", "digest": digest}
+    shutil.copytree(base, tmp_path / "base")
+    overlay = tmp_path / "overlay"
+    overlay.mkdir()
+    content = {"resources": ["../base"], "images": [image]}
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(content))
+    command = [find_binaries() / "kubectl", "kustomize", overlay]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    made = {label_of(each): each for each in yaml.load_all(text, yaml.CSafeLoader)}
+    wanted = {label_of(each): each for each in manifests(Install())}
+    changed = [label for label, each in wanted.items() if made[label] != each]
+    assert made.keys() == wanted.keys()
+    assert changed == [f"Deployment {OWN_NAMESPACE}/fairlead-controller"]
+    (container,) = made[changed[0]]["spec"]["template"]["spec"]["containers"]
+    assert container["image"] == f"registry.example/fairlead@{digest}"
 
 
 def test_the_linter_has_nothing_to_say(helm: str, tmp_path: Path) -> None:
