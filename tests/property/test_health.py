@@ -18,6 +18,7 @@ from fairlead.api import names
 from fairlead.api.cluster.node_report import AgentAnswer, ReportedFault, RequestAnswer
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.cycle import HealthMemory, decide_health
+from fairlead.decide.health.fault_records import FaultRecords
 from fairlead.decide.health.seen_nodes import SeenNodes
 from fairlead.decide.removal.ledger import DAY, HOUR, MINUTES_5
 from fairlead.model.health.node_record import NodeState
@@ -58,7 +59,8 @@ class History:
         """Decide as a process that looks at each node again would decide, and carry it out."""
         memory, world = self.world.memory, self.world
         seen = SeenNodes(suspects=dict(memory.seen.suspects))
-        forgetful = replace(memory, seen=seen, ledger=copy(memory.ledger))
+        records = FaultRecords(dict(memory.records.known), dict(memory.records.waiting))
+        forgetful = replace(memory, seen=seen, ledger=copy(memory.ledger), records=records)
         expected, report = decide_health(world.view(), world.policy, forgetful)
         actions = world.decide()
         assert actions == expected.actions

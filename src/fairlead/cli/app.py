@@ -109,6 +109,9 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "network": CommandEntry("network", "Show what teams and pods send where."),
         "tune": CommandEntry("tune", "Show what a tuning profile would change on the nodes."),
         "fleet": CommandEntry("fleet", "Show node pools, and what holds each back."),
+        "health": CommandEntry(
+            "health", "Show what another policy would do about the faults of nodes."
+        ),
         "audit": CommandEntry(
             "audit", "Show what was taken from jobs and the fleet, and verify its records."
         ),

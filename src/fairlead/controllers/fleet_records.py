@@ -15,6 +15,7 @@ from fairlead.api import names
 from fairlead.api.cluster.node_pool import NodePool, PoolDecision
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import NODE_POOLS, Resource
+from fairlead.decide.health.fault_records import FAULTS
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.history import FleetRecord, History, HistoryError, fleet_record_of
 from fairlead.runtime.logs import Logger
@@ -36,6 +37,8 @@ _WARNINGS = frozenset(
         "Untested",
     )
 )
+#: Facts that decisions follow from, which the history alone has.
+_KEPT_ALONE = frozenset((FAULTS,))
 
 
 class FleetRecords:
@@ -56,6 +59,8 @@ class FleetRecords:
         """Note decisions about a pool, a node of one, or the fleet as a whole."""
         pool = metadata.name if resource is NODE_POOLS else metadata.labels.get(names.POOL, "")
         for each in decided:
+            if each.action in _KEPT_ALONE:
+                continue
             kind = EventKind.WARNING if each.action in _WARNINGS else EventKind.NORMAL
             text = f"{each.message} ({each.reason})"
             self._events.record(resource, metadata, kind, reason=each.action, message=text)

@@ -171,6 +171,7 @@ class Code(Enum):
         "The file is not a recorded decision that can be made again.",
     )  # fmt: skip
     SLURM_FILE = "E803", Exit.USAGE, "A line of a file of Slurm is not what Slurm writes or reads."
+    FACTS_FILE = "E804", Exit.USAGE, "The file has no records of the faults of nodes."
 
 
 def anchor(code: Code) -> str:

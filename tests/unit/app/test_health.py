@@ -7,8 +7,10 @@ from contextlib import suppress
 from dataclasses import replace as replaced
 from typing import Any
 
+import msgspec
 from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.decide.health_world import fault
+from tests.unit.history.contract import decisions_of
 
 from fairlead.api import names
 from fairlead.api.cluster.node_report import Action, NodeReportStatus, ReportedFault, Severity
@@ -18,10 +20,13 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.api.values.times import format_time
+from fairlead.app.archive_query import fleet_line
+from fairlead.app.health_replay import compared, facts_of
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.removal.trust import SightLimits
 from fairlead.model.health.node_record import NodeState, record_of
 from fairlead.model.health.windows import drain_of
+from fairlead.runtime.history import FleetQuery
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_pod
 
@@ -169,6 +174,18 @@ def test_a_node_is_tainted_as_soon_as_its_fault_is_confirmed() -> None:
             assert (await world.node(name)).spec.taints == ()
             await asyncio.sleep(0.5)
             assert [t.key for t in (await world.node(name)).spec.taints] == [names.TAINT_UNHEALTHY]
+            await asyncio.sleep(60)
+            await world.tell(name)
+            await asyncio.sleep(120)
+            lines = [fleet_line(each) for each in await decisions_of(fleet.history, FleetQuery())]
+            facts = facts_of(msgspec.json.encode({"items": lines}))
+            assert [len(row.faults) for row in facts.rows] == [1, 0]
+            found = compared(facts, ACTING)
+            assert [each.action for each in found.before] == [
+                "Cordon", "Resetting", "Validating", "Ready",
+            ]  # fmt: skip
+            assert found.nodes == {}, "the replay does what the controllers did"
+            assert compared(facts, HealthPolicy(enabled=True)).after == ()
 
     run(main())
 

@@ -11,7 +11,7 @@ from tests.unit.history.contract import decisions_of
 
 from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.meta import ObjectMeta
-from fairlead.api.resources import NODE_POOLS, Resource
+from fairlead.api.resources import NODE_POOLS, NODES, Resource
 from fairlead.controllers.fleet_records import FleetRecords
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.events import EventKind
@@ -23,10 +23,14 @@ POOL = ObjectMeta(name="pool", uid="u")
 
 
 class Events:
+    def __init__(self) -> None:
+        self.reasons = list[str]()
+
     def record(
         self, resource: Resource[Any], metadata: ObjectMeta, kind: EventKind, *, reason: str,
         message: str,
-    ) -> None: ...  # fmt: skip
+    ) -> None:  # fmt: skip
+        self.reasons.append(reason)
 
 
 class Failing(MemoryHistory):
@@ -60,5 +64,22 @@ def test_of_many_decisions_the_latest_that_may_wait_are_recorded_though_none_fol
         task.cancel()
         found = {each.message for each in await decisions_of(history, FleetQuery(limit=500))}
         assert found == {f"no. {number}" for number in range(250 - kept, 250)}
+
+    run(main())
+
+
+def test_faults_are_recorded_and_are_no_events() -> None:
+    async def main() -> None:
+        history, events = MemoryHistory(), Events()
+        records = FleetRecords(history, events, SILENT)
+        at = "2026-01-01T00:00:00Z"
+        for action in ("Faults", "WouldCordon"):
+            records.note(NODES, ObjectMeta(name="n1", uid="n"), (PoolDecision(at, action, "x"),))
+        task = asyncio.create_task(records.run())
+        await asyncio.sleep(1)
+        task.cancel()
+        found = [each.action for each in await decisions_of(history, FleetQuery())]
+        assert sorted(found) == ["Faults", "WouldCordon"]
+        assert events.reasons == ["WouldCordon"]
 
     run(main())

@@ -95,7 +95,8 @@ def why(common_: Common, *, name: str) -> None:
 @click.option("--since", metavar="DURATION", help="Only decisions of this long ago or later.")
 @click.option("--action", metavar="ACTION", default="",
               help="Only these: Launch, Launched, Refused, Admit, Mark, Unmark, Remove, Removed, "
-              "Kept, Balloons, Drain, Release, Unmanaged, Hold or Resume.")  # fmt: skip
+              "Kept, Balloons, Drain, Release, Unmanaged, Hold or Resume; of the health of nodes: "
+              "Faults, WouldCordon, Grant, Cordon, Over or a state.")  # fmt: skip
 @click.option("--limit", metavar="N", default=LIMIT_DEFAULT, show_default=True,
               type=click.IntRange(1, LIMIT_MAX), help="At most so many.")  # fmt: skip
 @click.option("--history", "store", metavar="URL|FILE", default="",

@@ -41,6 +41,7 @@ from fairlead.decide.health.decisions import (
     sight_changed,
     taken,
 )
+from fairlead.decide.health.fault_records import FaultRecords
 from fairlead.decide.health.gate import Bench, steps_of_tests
 from fairlead.decide.health.idle_tests import idle_tests, overdue, room, said_overdue
 from fairlead.decide.health.machine_memory import remembered, with_tries
@@ -134,6 +135,8 @@ class HealthMemory:
     blind: tuple[str, ...] = ()
     #: What follows from the faults of each node.
     seen: SeenNodes = field(default_factory=SeenNodes)
+    #: Which faults are on record.
+    records: FaultRecords = field(default_factory=FaultRecords)
     #: What was recorded of rules in shadow, by uid of the node.
     shadows: dict[str, str] = field(default_factory=dict[str, str])
     #: It was said that idle nodes are not tested in time.
@@ -198,6 +201,9 @@ class _Cycle:
             self._evict()
             self.actions += [DeleteReport(each) for each in view.orphans[:_NOTES_MAX]]
         self._note_shadows(findings)
+        self.actions += self.memory.records.look(
+            view.nodes, self.seen.changed, view.sizes, count=len(view.node_names), now=view.now
+        )
         is_busy = bool(view.nodes) or bool(findings)
         seconds = self.policy.loop_seconds if is_busy else self.policy.idle_loop_seconds
         doubted = self.seen.doubted_since

@@ -21,6 +21,7 @@ def decision(action: str, need: Need, node: NodeView, *, text: str, at: str) -> 
         "node": node.name, "rule": need.worst.check, "fault": need.worst.words,
         "firstSeen": need.worst.first_seen, "action": need.action.value,
         "deadline": int(need.deadline), "faults": need.count, "evidence": need.worst.evidence,
+        "isUsed": node.is_used,
     }  # fmt: skip
     return PoolDecision(at, action, need.worst.check, text[:_MESSAGE_MAX], facts)
 

@@ -44,6 +44,8 @@ class SeenNodes:
     #: The removals that are wanted of candidates, once these are confirmed.
     removals: WaitingRemovals = field(default_factory=WaitingRemovals)
     _unconfirmed: dict[str, float] = field(default_factory=dict[str, float])
+    #: Nodes whose view is another one than the decision before saw.
+    changed: tuple[str, ...] = ()
     #: How many nodes are sick by what they need.
     sick: int = 0
     _views: dict[str, NodeView] = field(default_factory=dict[str, NodeView])
@@ -70,6 +72,7 @@ class SeenNodes:
         for name in views.keys() - nodes.keys():
             self._remove(name)
         changed = [name for name, view in nodes.items() if views.get(name) is not view]
+        self.changed = tuple(changed)
         for name in (*again, *changed):
             self._take(name, nodes[name], instant)
         latest = instant - policy.confirm_seconds
