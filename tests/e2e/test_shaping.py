@@ -456,12 +456,14 @@ def test_names_and_the_api_server_are_answered_while_a_teams_budget_is_full(
         for serve, at in ((echo_datagrams, names), (echo_stream, api)):
             server = threading.Thread(target=serve, args=(at,), daemon=True)
             server.start()
-            held.callback(server.join, 5.0)
+            held.callback(server.join, PATIENCE_SECONDS)
         resolver.bind(("10.1.0.2", 0))
         resolver.connect((INTERNAL4, 53))
+        held.callback(resolver.send, b"")
         with sending(node, ("10.1.0.2", INTERNET4, 20 * M)):
             measured([node], 0.5)
             kubelet.connect((INTERNET4, 6443))
+            held.callback(kubelet.shutdown, socket.SHUT_WR)
             for each in (resolver, kubelet):
                 each.settimeout(PATIENCE_SECONDS)
             for n in range(100):
@@ -473,8 +475,6 @@ def test_names_and_the_api_server_are_answered_while_a_teams_budget_is_full(
                 while left:
                     left -= len(kubelet.recv(left))
             (line,) = node.look(agent).usage.teams
-        resolver.send(b"")
-        kubelet.shutdown(socket.SHUT_WR)
     assert line.dropped > 0
     assert line.demand > line.limit == 2 * M, "the budget was full all the time"
     assert line.sent < 3 * M, "nothing of the node and of names counts for it"

@@ -106,6 +106,17 @@ def test_of_two_members_none_can_be_told_apart() -> None:
     assert "which one it is was not found" in verdict.message
 
 
+def test_paths_that_lose_full_packets_are_bad_whatever_the_others_have() -> None:
+    lost = PairMeasure(1, 0.0, TRIP, loses_full_packets=True)
+    members = [_member(0, pairs=(lost,)), _member(1, pairs=(PairMeasure(0, error="late"),))]
+    verdict = judge_gang(members)
+    assert verdict.outcome is MachineOutcome.ERROR, "the program would hang"
+    assert "packets of full size are lost" in verdict.message
+    lossy = {pair: lost for pair in _met(3, [2]) if 2 in pair}
+    found = located(_met(3, [2]) | lossy, _nodes(3))
+    assert {rank: "full size" in why for rank, why in found.items()} == {2: True}
+
+
 def test_partners_that_did_not_answer_are_no_measurement() -> None:
     gone = PairMeasure(2, error="no answer")
     members = [

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tests.patience import PATIENCE_SECONDS
 from tests.ports import free_port
 
 from fairlead.api.cluster.machine_result import PairMeasure, decode_result
@@ -109,6 +110,28 @@ def test_what_listens_and_has_no_key_is_no_partner(key: Path, port: int, tmp_pat
         found = connect(port, key)
     assert found.error
     assert liar.result().error
+
+
+def test_a_partner_that_reads_nothing_is_no_path_that_loses_packets(
+    key: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends = threading.Event()
+
+    def stalls(*_: object) -> tuple[float, bool]:
+        ends.wait(PATIENCE_SECONDS)
+        raise pairs.MeetingFailed("it was stopped")
+
+    monkeypatch.setattr(pairs, "_received", stalls)
+    monkeypatch.setattr(pairs, "STUCK_SECONDS", 1.0)
+
+    def connects() -> PairMeasure:
+        try:
+            return connect(port, key)
+        finally:
+            ends.set()
+
+    _, found = both(port, lambda: listen(port, key), connects)
+    assert (found.loses_full_packets, "did not answer" in found.error) == (False, True)
 
 
 def test_without_partner_or_key_there_is_an_error_that_says_so(

@@ -49,13 +49,17 @@ class MachineFinding(Wire, frozen=True):
 
 
 class PairMeasure(Wire, frozen=True):
-    """What two members of a gang measured between them; an `error` is none of the hardware."""
+    """What two members of a gang measured between them; an `error` is none of the hardware.
+
+    `loses_full_packets`: small packets arrive and those of full size do not.
+    """
 
     peer: int
     bytes_per_second: float = 0.0
     round_trip_seconds: float = 0.0
     is_wrong: bool = False
     error: str = ""
+    loses_full_packets: bool = False
 
 
 class SuiteResult(Wire, frozen=True):

@@ -126,7 +126,7 @@ def pair_step(
         return ends.nothing(LATE, f"no result after {patience:.0f} s") if is_late else None
     try:
         mine = _measure(own.pod)
-        if mine.error:
+        if mine.error and other.own_pod is None:
             return ends.nothing(SPOKE, mine.error)
         if other.own_pod is None or not other.own_pod.is_terminal:
             return None  # the other one judges both, or ends without a result
@@ -181,7 +181,8 @@ class _Ends:
         self, client: PairMeasure, server: PairMeasure, alike: Sequence[PairMeasure]
     ) -> SetTest:
         """Return the end of a test of which both sides have measured."""
-        if client.error or server.error:
+        loses = client.loses_full_packets or server.loses_full_packets
+        if (client.error or server.error) and not loses:  # then it is the silence of the other
             return self.nothing(SPOKE, client.error or server.error)
         both = joined(client, server)
         finding = judged_pair(both, alike)
@@ -214,7 +215,10 @@ def joined(client: PairMeasure, server: PairMeasure) -> PairMeasure:
     """
     rate = max(0.0, min(client.bytes_per_second, server.bytes_per_second))
     trip = max(0.0, client.round_trip_seconds)
-    return PairMeasure(1, rate, trip, is_wrong=client.is_wrong or server.is_wrong)
+    return PairMeasure(
+        1, rate, trip, is_wrong=client.is_wrong or server.is_wrong,
+        loses_full_packets=client.loses_full_packets or server.loses_full_packets,
+    )  # fmt: skip
 
 
 def judged_pair(both: PairMeasure, alike: Sequence[PairMeasure]) -> MachineFinding:

@@ -34,6 +34,8 @@ BAD_MAX, BAD_SHARE = 3, 5
 #: Members of a role whose figures make the median: a bound on the work.
 ALIKE_MAX = 16
 _GPU_PREFIX = "gpu-"
+#: Why a pair is bad whose path has a smaller MTU than its ends, and does not say so.
+FULL_PACKETS = "packets of full size are lost and small ones arrive: see the MTU of the path"
 _NAMED_MAX = 3
 
 #: Two ranks, the lower one first.
@@ -123,15 +125,18 @@ def merged(results: Mapping[int, SuiteResult]) -> dict[Pair, PairMeasure]:
                 best = max(known, each, key=lambda one: one.bytes_per_second)
                 trip = max(known.round_trip_seconds, each.round_trip_seconds)  # one end has it
                 is_wrong = known.is_wrong or each.is_wrong
-                each = replace(best, is_wrong=is_wrong, round_trip_seconds=trip)
+                loses = known.loses_full_packets or each.loses_full_packets
+                each = replace(best, is_wrong=is_wrong, round_trip_seconds=trip,
+                               loses_full_packets=loses)  # fmt: skip
             out[pair] = each
     return out
 
 
 def bad_pairs(measures: Mapping[Pair, PairMeasure], nodes: Sequence[str]) -> dict[Pair, str]:
-    """Return the pairs between two nodes that changed data, or are slow or late, and why."""
+    """Return the pairs between two nodes that change or lose data, or are slow or late; and why."""
     seen = {pair: each for pair, each in measures.items() if nodes[pair[0]] != nodes[pair[1]]}
-    bad = {pair: "data arrived changed" for pair, each in seen.items() if each.is_wrong}
+    bad = {pair: FULL_PACKETS for pair, each in seen.items() if each.loses_full_packets}
+    bad |= {pair: "data arrived changed" for pair, each in seen.items() if each.is_wrong}
     if len(seen) < PAIRS_MIN:
         return bad
     quarter = len(seen) // 4
@@ -215,7 +220,7 @@ def judge_gang(members: Sequence[CheckedMember]) -> GangVerdict:
     if errors:
         more = f" and {len(errors) - 1} more" if len(errors) > 1 else ""
         return GangVerdict(MachineOutcome.ERROR, errors[0] + more)
-    if any(each.is_wrong for each in measures.values()):
+    if any(each.is_wrong or each.loses_full_packets for each in measures.values()):
         (a, b), why = next(iter(bad.items()))
         text = f"{why} between {nodes[a]} and {nodes[b]}: which one it is was not found"
         return GangVerdict(MachineOutcome.ERROR, text)

@@ -4,12 +4,17 @@ data goes in one direction, as each member is at both ends of some pair; a pair 
 One of them listens, and the other one connects and shows the token of this meeting, a MAC by the
 key of the attempt; the listener answers with another one. Everything blocks, with a time-out, so it
 runs in a thread.
+
+Data is a probe of the path's MTU besides: TCP sends full segments that no router may cut up. Where
+the kernel sends them again and again, without an answer, while a new connection is made at once,
+packets of full size are lost on the way, which is a measurement and no silence.
 """
 
 from __future__ import annotations
 
 import random
 import socket
+import struct
 from contextlib import suppress
 from hmac import compare_digest
 from time import monotonic, perf_counter, sleep
@@ -25,6 +30,11 @@ ROUND_TRIPS = 20
 MEETING_SECONDS_MAX = 4.0
 #: A connection that shows no token within this time is a stranger's.
 _TOKEN_SECONDS = 0.5
+#: Data that has not moved for so long is stuck; the kernel has sent it again this often by then.
+STUCK_SECONDS, _SENT_AGAIN_MIN = 3.0, 2
+#: Of struct tcp_info (linux/tcp.h): how often the oldest segment was sent again, and how many have
+#: no answer.
+_TCP_INFO = struct.Struct("=2xB21xI")
 _RETRY_SECONDS = 0.2
 _LENGTH_BYTES = 8
 _PING = b"p" * 64
@@ -33,6 +43,13 @@ _DATA = random.Random(20261107).randbytes(CHUNK_BYTES)  # noqa: S311 # a pattern
 
 class MeetingFailed(Exception):
     """The two did not measure; it says nothing about hardware."""
+
+
+class _FullPacketsLostError(MeetingFailed):
+    """The kernel sends the same data again and again, and has no answer."""
+
+    def __init__(self) -> None:
+        super().__init__("data was sent again and again without an answer")
 
 
 def listen(address: str, port: int = 0) -> socket.socket:
@@ -68,6 +85,8 @@ def serve(
                 back, was_wrong = _sent(found, data, deadline)
                 rate, is_wrong = min(rate, back), is_wrong or was_wrong
             return PairMeasure(client, _rounded(rate), is_wrong=is_wrong)
+    except _FullPacketsLostError:  # the client has answered until now, and sent as much
+        return PairMeasure(client, loses_full_packets=True)
     except (OSError, MeetingFailed) as error:
         return PairMeasure(client, error=_words(error))
 
@@ -94,7 +113,13 @@ def meet(
                 found.sendall(_PING)
                 _exactly(found, len(_PING))
                 trips.append(perf_counter() - started)
-            rate, is_wrong = _sent(found, data, deadline)
+            try:
+                rate, is_wrong = _sent(found, data, deadline)
+            except _FullPacketsLostError:
+                if _connects(address, port):
+                    trip = _rounded(min(trips))
+                    return PairMeasure(server, 0.0, trip, loses_full_packets=True)
+                raise
             if is_both_ways:
                 back, was_wrong = _received(found, data, deadline)
                 rate, is_wrong = min(rate, back), is_wrong or was_wrong
@@ -137,6 +162,20 @@ def _connect(address: str, port: int, latest: float) -> socket.socket:
         sleep(_RETRY_SECONDS)
 
 
+def _is_sent_again(found: socket.socket) -> bool:
+    """True where the kernel sends again what has no answer; it waits where only the reader does."""
+    info = found.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    again, unanswered = _TCP_INFO.unpack(info)
+    return again >= _SENT_AGAIN_MIN and unanswered > 0
+
+
+def _connects(address: str, port: int) -> bool:
+    """True where small packets still arrive: those of a new connection."""
+    with suppress(OSError), socket.create_connection((address, port), timeout=_TOKEN_SECONDS):
+        return True
+    return False
+
+
 def _received(found: socket.socket, data: bytes, deadline: float) -> tuple[float, bool]:
     """Return the best of some rates at which data arrives, and whether any was changed."""
     runs = [_receive(found, data, deadline) for _ in range(REPEATS)]
@@ -144,7 +183,14 @@ def _received(found: socket.socket, data: bytes, deadline: float) -> tuple[float
 
 
 def _sent(found: socket.socket, data: bytes, deadline: float) -> tuple[float, bool]:
-    runs = [_send(found, data, deadline) for _ in range(REPEATS)]
+    found.settimeout(STUCK_SECONDS)
+    try:
+        runs = [_send(found, data, deadline) for _ in range(REPEATS)]
+    except TimeoutError:
+        if _is_sent_again(found):
+            raise _FullPacketsLostError from None
+        raise
+    found.settimeout(MEETING_SECONDS_MAX)
     return max(rate for rate, _ in runs), any(is_wrong for _, is_wrong in runs)
 
 
