@@ -567,7 +567,8 @@ HET = """#!/bin/bash
 #SBATCH --job-name=het --mem=64M --time=10
 #SBATCH hetjob
 #SBATCH -n2 -N1 --mem=32M
-echo "script $FAIRLEAD_ROLE of $SLURM_HET_SIZE, ${SLURM_NTASKS-its} and $SLURM_NTASKS_HET_GROUP_1 tasks"
+second=$SLURM_NTASKS_HET_GROUP_1
+echo "script $FAIRLEAD_ROLE of $SLURM_HET_SIZE, ${SLURM_NTASKS-its} and $second tasks"
 srun sh -c 'echo first $RANK/$WORLD_SIZE $FAIRLEAD_ROLE $SLURM_JOB_ID $SLURM_MEM_PER_NODE'
 srun --het-group=1 sh -c 'echo second $RANK/$WORLD_SIZE $FAIRLEAD_ROLE $SLURM_MEM_PER_NODE'
 srun -l sh -c 'echo $FAIRLEAD_ROLE of $WORLD_SIZE' : -n2 sh -c 'echo $FAIRLEAD_ROLE; exit $RANK'

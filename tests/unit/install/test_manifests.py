@@ -169,7 +169,8 @@ def test_the_agent_has_the_mounts_that_the_page_says_and_no_other() -> None:
 
 
 #: The clock is asked for by a call, what is reached by connections; containerd's settings take its
-#: own program, disks theirs; and the others are refused in the values: they change the machine, or run programs.
+#: own program, disks theirs; and the others are refused in the values: they change the machine, or
+#: run programs.
 OF_NO_MOUNT = ("clock", "containerd", "programs", "tuning", "traffic", "shaping", "reach", "smart")
 
 
