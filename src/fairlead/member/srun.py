@@ -36,6 +36,7 @@ from fairlead.member.srun_options import (
     MPI_KINDS,
     StepOptions,
     StepPart,
+    exported,
     parse_step,
     programs,
 )
@@ -168,6 +169,7 @@ class PlacedStep:
         counts = [count for each in self.parts for count in each.counts]
         total, each = str(sum(counts)), ",".join(map(str, counts))
         own = environment_of(environment, part.asked.component)
+        own = exported(part.asked.options.export, own)
         found = {
             **{k: v for k, v in own.items() if k != ENV_STEPS},
             **self._job_nodes(environment),

@@ -19,7 +19,7 @@ from fairlead.member.step_layout import StepError, Wanted
 _VALUES = {
     "ntasks": "n", "nodes": "N", "ntasks-per-node": "", "cpus-per-task": "c", "nodelist": "w",
     "exclude": "x", "relative": "r", "output": "o", "error": "e", "chdir": "D",
-    "gpus-per-task": "", "wait": "W", "mpi": "", "input": "i", "het-group": "",
+    "gpus-per-task": "", "wait": "W", "mpi": "", "input": "i", "het-group": "", "export": "",
 }  # fmt: skip
 _SWITCHES = {"label": "l", "multi-prog": "", "exact": "", "overlap": "", "version": "V"}
 _OPTIONAL = {"kill-on-bad-exit": "K", "exclusive": "", "pty": ""}
@@ -28,7 +28,7 @@ _IGNORED_VALUES = {
     "mem": "", "mem-per-cpu": "", "mem-per-gpu": "", "mem-bind": "", "cpu-bind": "", "gres": "",
     "gpus": "G", "gpus-per-node": "", "gpu-bind": "", "distribution": "m", "partition": "p",
     "account": "A", "qos": "q", "constraint": "C", "hint": "", "threads-per-core": "",
-    "job-name": "J", "time": "t", "open-mode": "", "comment": "", "jobid": "", "export": "",
+    "job-name": "J", "time": "t", "open-mode": "", "comment": "", "jobid": "",
     "cpus-per-gpu": "", "ntasks-per-gpu": "", "ntasks-per-core": "", "ntasks-per-socket": "",
     "accel-bind": "", "cpu-freq": "", "wckey": "", "reservation": "", "container-image": "",
     "container-mounts": "", "container-name": "", "container-workdir": "",
@@ -54,6 +54,10 @@ _LETTERS = {letter: name for table in (_TAKES_VALUE, _TAKES_NONE, _OPTIONAL)
             for name, letter in table.items() if letter}  # fmt: skip
 #: What `--mpi` may be, beside `list`: the flags of mpirun, which serves the task; None without it.
 MPI_KINDS: Mapping[str, tuple[str, ...] | None] = {"none": None, "pmi2": (), "pmix": ("--pmix",)}
+#: A part of --export: up to a comma outside of single quotes.
+_EXPORTED = re.compile(r"(?:[^,']|'[^']*')+")
+#: Without these no task is a member of its job, or is found.
+_ALWAYS = re.compile(r"(?:FAIRLEAD|SLURMD?|PET|MASTER)_\w+|PATH")
 #: Sites have one for each version of the library: pmix_v4. Here it is that of the image.
 _PMIX_VERSION = re.compile(r"pmix_v\d+(\.\d+)*$", re.ASCII)
 
@@ -78,6 +82,8 @@ class StepOptions:
     has_terminal: bool = False
     directory: str = ""
     mpi: str = "none"
+    #: Which variables of srun's own the tasks have (`exported`).
+    export: str = "ALL"
     shows_version: bool = False
     #: Options without effect, as they were written.
     ignored: tuple[str, ...] = field(default=())
@@ -188,9 +194,26 @@ def _options(
         has_terminal="pty" in given,
         directory=given.get("chdir", ""),
         mpi=mpi,
+        export=given.get("export") or "ALL",
         shows_version="version" in given,
         ignored=ignored,
     )
+
+
+def exported(text: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what tasks have of an environment by --export: ALL, NONE, and NAME or NAME=VALUE,
+    between commas. Without ALL those that are named alone, and always what makes them members.
+    """
+    words = [word.strip() for word in _EXPORTED.findall(text)]
+    keeps_all = "ALL" in (word.upper() for word in words)
+    found = {k: v for k, v in environment.items() if keeps_all or _ALWAYS.fullmatch(k)}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if equals:
+            found[name] = value.replace("'", "")
+        elif name in environment:
+            found[name] = environment[name]
+    return found
 
 
 def take(rest: list[str]) -> tuple[str, str, tuple[str, ...]]:

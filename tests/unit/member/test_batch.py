@@ -338,6 +338,19 @@ def test_tasks_of_a_step_are_ranks_of_one_communicator(tmp_path: Path, nodes: in
     assert (codes, sorted(filter(None, lines))) == ([0] * nodes, said), errors
 
 
+def test_tasks_have_the_variables_that_a_step_exports(tmp_path: Path) -> None:
+    script = (
+        'export A=1 B=2\nsay() { srun -N1 -n1 "$@" sh -c '
+        "'echo $A,$B,$C,$HOME. $SLURM_PROCID ${FAIRLEAD_INDEX+member}'; }\n"
+        "HOME=/h\nsay --export=ALL,C='x y'\nsay --export=B,C=\"'3,4'\"\nsay --export=none\nsay\n"
+    )
+    codes, lines, errors = run(tmp_path, script)
+    assert (codes, errors) == ([0, 0], "")
+    assert lines == sorted([
+        "1,2,x y,/h. 0 member", ",2,3,4,. 0 member", ",,,. 0 member", "1,2,,/h. 0 member",
+    ])  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("command", "said"),
     [
