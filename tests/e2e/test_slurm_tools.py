@@ -388,6 +388,8 @@ def test_submitit_runs_an_array_with_one_that_fails_and_one_that_requeues_itself
     form = ("-X", "-n", "-P", "-o", "JobID,Restarts", "--name", "submitit")
     rows = [row.partition("_")[2] for row in tools.run("sacct", *form).out.split()]
     assert rows == ["", "0|0", "1|1", "2|0", "3|0"]
+    [log] = (tools.shell.root / "log").glob("*_1/*_1_0_log.out")
+    assert log.read_text().count("Starting with JobEnvironment") == 2, "both runs are in its log"
 
 
 SIMPLE_SLURM = """
@@ -567,8 +569,8 @@ HET = """#!/bin/bash
 #SBATCH --job-name=het --mem=64M --time=10
 #SBATCH hetjob
 #SBATCH -n2 -N1 --mem=32M
-second=$SLURM_NTASKS_HET_GROUP_1
-echo "script $FAIRLEAD_ROLE of $SLURM_HET_SIZE, ${SLURM_NTASKS-its} and $second tasks"
+of_first=${SLURM_NTASKS-its}
+echo "script $FAIRLEAD_ROLE of $SLURM_HET_SIZE, $of_first and $SLURM_NTASKS_HET_GROUP_1 tasks"
 srun sh -c 'echo first $RANK/$WORLD_SIZE $FAIRLEAD_ROLE $SLURM_JOB_ID $SLURM_MEM_PER_NODE'
 srun --het-group=1 sh -c 'echo second $RANK/$WORLD_SIZE $FAIRLEAD_ROLE $SLURM_MEM_PER_NODE'
 srun -l sh -c 'echo $FAIRLEAD_ROLE of $WORLD_SIZE' : -n2 sh -c 'echo $FAIRLEAD_ROLE; exit $RANK'

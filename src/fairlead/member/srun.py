@@ -249,7 +249,8 @@ class Output:
             return sys.stdout.buffer if stream == 1 else sys.stderr.buffer
         path = pattern_path(pattern, os.environ, rank=rank, step=step)
         if path not in self._files:
-            self._files[path] = open(path, "wb")  # noqa: SIM115 # until srun ends
+            mode = "ab" if options.appends else "wb"
+            self._files[path] = open(path, mode)  # noqa: SIM115 # until srun ends
         return self._files[path]
 
 

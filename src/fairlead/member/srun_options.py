@@ -20,6 +20,7 @@ _VALUES = {
     "ntasks": "n", "nodes": "N", "ntasks-per-node": "", "cpus-per-task": "c", "nodelist": "w",
     "exclude": "x", "relative": "r", "output": "o", "error": "e", "chdir": "D",
     "gpus-per-task": "", "wait": "W", "mpi": "", "input": "i", "het-group": "", "export": "",
+    "open-mode": "",
 }  # fmt: skip
 _SWITCHES = {"label": "l", "multi-prog": "", "exact": "", "overlap": "", "version": "V"}
 _OPTIONAL = {"kill-on-bad-exit": "K", "exclusive": "", "pty": ""}
@@ -28,7 +29,7 @@ _IGNORED_VALUES = {
     "mem": "", "mem-per-cpu": "", "mem-per-gpu": "", "mem-bind": "", "cpu-bind": "", "gres": "",
     "gpus": "G", "gpus-per-node": "", "gpu-bind": "", "distribution": "m", "partition": "p",
     "account": "A", "qos": "q", "constraint": "C", "hint": "", "threads-per-core": "",
-    "job-name": "J", "time": "t", "open-mode": "", "comment": "", "jobid": "",
+    "job-name": "J", "time": "t", "comment": "", "jobid": "",
     "cpus-per-gpu": "", "ntasks-per-gpu": "", "ntasks-per-core": "", "ntasks-per-socket": "",
     "accel-bind": "", "cpu-freq": "", "wckey": "", "reservation": "", "container-image": "",
     "container-mounts": "", "container-name": "", "container-workdir": "",
@@ -49,7 +50,7 @@ _ALIASES = {
 }  # fmt: skip
 #: What a later part of a step has from an earlier one, unless it says so itself.
 _CARRIED = ("label", "kill-on-bad-exit", "output", "error", "input", "pty", "chdir", "wait",
-            "mpi")  # fmt: skip
+            "mpi", "open-mode")  # fmt: skip
 _LETTERS = {letter: name for table in (_TAKES_VALUE, _TAKES_NONE, _OPTIONAL)
             for name, letter in table.items() if letter}  # fmt: skip
 #: What `--mpi` may be, beside `list`: the flags of mpirun, which serves the task; None without it.
@@ -76,6 +77,8 @@ class StepOptions:
     is_multi: bool = False
     output: str = ""
     error: str = ""
+    #: Files are gone on with: what an earlier step or run of the job wrote stays.
+    appends: bool = False
     #: A file, "none", the number of the one task that reads, or "" for what srun reads.
     input: str = ""
     #: The first task has srun's terminal, and the others have no output.
@@ -190,6 +193,7 @@ def _options(
         is_multi="multi-prog" in given,
         output=given.get("output", ""),
         error=given.get("error", ""),
+        appends=(given.get("open-mode") or environment.get("SLURM_OPEN_MODE", "")).startswith("a"),
         input="" if given.get("input") == "all" else given.get("input", ""),
         has_terminal="pty" in given,
         directory=given.get("chdir", ""),

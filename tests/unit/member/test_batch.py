@@ -149,6 +149,22 @@ def test_output_files_follow_their_patterns(tmp_path: Path) -> None:
     assert (tmp_path / "name.0.err").read_text() == "e\ne\n"
 
 
+def test_a_file_of_a_step_is_gone_on_with_where_the_job_or_the_step_asks_for_it(
+    tmp_path: Path,
+) -> None:
+    """submitit relies on it: the log of the run before a requeue stays."""
+    for name in ("of-job", "of-step", "cut"):
+        (tmp_path / name).write_text("before\n")
+    script = (
+        "srun -n1 --output=of-job echo after\n"
+        "export SLURM_OPEN_MODE=t\nsrun -n1 --output=of-step --open-mode=append echo after\n"
+        "srun -n1 --output=cut echo after"
+    )
+    assert run(tmp_path, script, SLURM_OPEN_MODE="a")[0] == [0, 0]
+    texts = [(tmp_path / name).read_text() for name in ("of-job", "of-step", "cut")]
+    assert texts == ["before\nafter\n", "before\nafter\n", "after\n"]
+
+
 def test_what_a_script_writes_is_in_its_log_and_in_its_files(tmp_path: Path) -> None:
     script = "echo out; echo err >&2; srun echo task; sleep 1000 & exit 3"
     files = ("--output", "logs/%x-%j.%t.out")

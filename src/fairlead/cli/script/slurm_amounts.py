@@ -334,6 +334,8 @@ class AmountsReader:
             match = _SIZE.fullmatch(given.value) if given else None
             if match is not None:
                 found[variable] = str(int(match[1]) * _UNITS[match[2].upper()] // MIB)
+        if (mode := self._options.get("open-mode")) is not None:
+            found["SLURM_OPEN_MODE"] = mode.value[:1]  # a or t, as sbatch hands it to srun
         found["SLURM_CPUS_ON_NODE"] = str(cpus)
         if gpus.count:
             found["SLURM_GPUS_ON_NODE"] = str(gpus.count)

@@ -12,6 +12,7 @@ from tests.unit.cli.fake_api import FakeApi, serve
 from fairlead.api import names
 from fairlead.api.jobs.after import After, AfterState
 from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.core import EnvVar
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.values.times import parse_time
@@ -168,6 +169,7 @@ def test_on_one_machine_nodes_share_it_and_everything_that_the_shell_exports_com
     assert " ".join(command.command[1:9]) == (
         "-m fairlead.member.batch --output %j.out --error e --open-mode append"
     )
+    assert EnvVar("SLURM_OPEN_MODE", "a") in command.env, "so srun appends as well"
     assert submitted("#SBATCH --export=NONE", "--name", "none") == 0
     job = api.get(JOBS, "none", namespace="default")
     assert "WANDB_MODE" not in {
