@@ -6,11 +6,11 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from fairlead import __version__, terminal
 from fairlead.cli.script.slurm_names import COMMANDS, RELEASE
-from fairlead.cli.slurm_tools.options import ToolError
+from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 
 #: What programs read of `--version`.
 VERSION = f"slurm {RELEASE} (fairlead {__version__})"
@@ -33,6 +33,9 @@ def run(program: str, arguments: Sequence[str]) -> int:
     if arguments and arguments[0] in ("-V", "--version"):
         terminal.say(f"{VERSION}\n")
         return 0
+    if arguments and arguments[0] in ("--help", "--usage"):
+        terminal.say("".join(f"{line}\n" for line in help_lines(program)))
+        return 0
     try:
         return _run(program, list(arguments))
     except ToolError as error:
@@ -40,6 +43,34 @@ def run(program: str, arguments: Sequence[str]) -> int:
             is_whole = line.startswith("slurm_load")
             terminal.tell(line if is_whole else f"{program}: error: {line}")
         return error.code
+
+
+def help_lines(program: str) -> list[str]:
+    """Return what `--help` prints: the options, those that are refused with what to do instead."""
+    module = importlib.import_module(f"fairlead.cli.slurm_tools.{program}")
+    table: ToolOptions | None = getattr(module, "OPTIONS", None)
+    if table is not None:
+        found = [
+            (shown, f"refused: {why}" if why else "no effect" if option.is_ignored else "")
+            for shown, option, why in table.described()
+        ]
+    else:
+        found = list(_script_options(program)) if program != "sbcast" else []
+    lines = [f"  {shown:<28} {words}".rstrip() for shown, words in found]
+    return [f"Usage: {program} [OPTIONS] ...", *lines]
+
+
+def _script_options(program: str) -> Iterator[tuple[str, str]]:
+    """Yield the options of sbatch and of salloc, in front of them those of the steps of srun."""
+    from fairlead.cli.script.slurm_options import LONG, OPTIONS
+    from fairlead.member.srun_options import READ
+
+    steps = {name: letter for name, letter in READ.items() if name not in LONG}
+    for name, letter in steps.items() if program == "srun" else ():
+        yield f"-{letter}, --{name}" if letter else f"--{name}", "of a step"
+    for option in OPTIONS:
+        letters = f"-{option.letter}, " if option.letter else ""
+        yield letters + option.shown, option.words.replace("`", "")
 
 
 def _run(program: str, arguments: list[str]) -> int:

@@ -12,6 +12,7 @@ import pytest
 from fairlead.cli import slurm_tools
 from fairlead.cli.script.slurm_names import COMMANDS as NAMES
 from fairlead.cli.script.slurm_options import LONG, SHORT
+from fairlead.cli.slurm_tools import __main__ as main_module
 from fairlead.member import srun_options
 
 PAGE = Path(__file__).parents[4] / "docs/howto/coming-from-slurm.md"
@@ -73,6 +74,22 @@ def test_the_page_for_people_who_know_slurm_names_options_that_are_read(
 def test_the_page_has_a_row_for_each_command() -> None:
     named = [each for commands, _ in tools_of_page() for each in re.findall(r"`(\w+)`", commands)]
     assert sorted(named) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_help_has_the_options_of_a_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """sbatch waited for a script on standard input."""
+    assert main_module.run(command, ["--help"]) == 0
+    first, *options = capsys.readouterr().out.splitlines()
+    assert first == f"Usage: {command} [OPTIONS] ..."
+    assert all(line.startswith("  -") for line in options)
+    shown = {word.rstrip(",") for line in options for word in line.split()[:2]}
+    assert bool(options) == (command != "sbcast")
+    assert {"squeue": "--json", "sbatch": "--nodes", "srun": "--label"}.get(command, "") in (
+        *shown, ""
+    )  # fmt: skip
 
 
 def test_the_commands_that_have_a_table_are_found() -> None:
