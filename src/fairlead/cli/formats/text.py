@@ -11,21 +11,21 @@ from fairlead.api.values import quantity
 _UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 _DURATION = re.compile(r"^(?:\d+(?:\.\d+)?[dhms])+$")
 _PART = re.compile(r"(\d+(?:\.\d+)?)([dhms])")
-_CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d\d))(?::(\d\d))?$")
+_CLOCK = re.compile(r"^(?:(\d+)-)?(\d+)(?::(\d\d)(?::(\d\d))?)?$")
 ELLIPSIS = "…"
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of 12h, 1h30m, 2d or [D-]HH:MM[:SS]; ValueError says what is wanted."""
+    """Return the seconds of 12h, 1h30m, 2d, D-HH or [D-]HH:MM[:SS]; ValueError says what is wanted."""
     raw = text.strip()
     if _DURATION.match(raw):
         return sum(float(amount) * _UNIT_SECONDS[unit] for amount, unit in _PART.findall(raw))
+    if raw.isdigit():
+        raise ValueError(f"'{text}' has no unit; write {raw}m for minutes or {raw}s for seconds")
     if match := _CLOCK.match(raw):
         days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
         return days * 86_400 + hours * 3_600 + minutes * 60 + seconds
-    if raw.isdigit():
-        raise ValueError(f"'{text}' has no unit; write {raw}m for minutes or {raw}s for seconds")
-    raise ValueError(f"'{text}' is not a duration such as 12h, 1h30m, 90m, 45s or 2d")
+    raise ValueError(f"'{text}' is not a duration such as 12h, 1h30m, 2d, 12:00:00 or 1-12:00:00")
 
 
 def parse_slurm_time(text: str) -> float:

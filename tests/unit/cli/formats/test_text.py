@@ -44,7 +44,8 @@ def test_a_duration_shows_its_two_largest_units(seconds: float, text: str) -> No
 @pytest.mark.parametrize(
     ("text", "seconds"),
     [("12h", 43_200), ("1h30m", 5_400), ("90m", 5_400), ("45s", 45), ("2d", 172_800),
-     ("1.5h", 5_400), ("01:30:00", 5_400), ("1-00:00:00", 86_400), ("01:30", 5_400)],
+     ("1.5h", 5_400), ("01:30:00", 5_400), ("1-00:00:00", 86_400), ("01:30", 5_400),
+     ("1-12", 129_600)],
 )  # fmt: skip
 def test_a_duration_is_read_in_every_documented_form(text: str, seconds: float) -> None:
     assert parse_duration(text) == seconds
