@@ -48,8 +48,11 @@ class Room(NamedTuple):
 
 def gpus_on(use: NodeUse) -> tuple[int, int]:
     """Return how many GPUs a node has, and how many are held; never more than it has."""
-    total = sum(n for name, n in use.total.items() if quantity.is_gpu(name))
-    used = sum(n for name, n in use.used.items() if quantity.is_gpu(name))
+    total = used = 0
+    for name, amount in use.total.items():
+        if quantity.is_gpu(name):
+            total += amount
+            used += use.used.get(name, 0)
     return total, min(used, total)
 
 
