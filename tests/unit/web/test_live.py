@@ -70,9 +70,9 @@ async def test_at_most_one_open_page_is_made_in_a_turn_of_the_loop() -> None:
     assert len(set(pages.made)) == 20
 
 
-async def second_page(pages: Recording, viewer: OneViewer) -> float:
+async def second_page(pages: Recording, viewer: OneViewer, name: str = "x") -> float:
     """Return the seconds from the first page of an open one to the second."""
-    async with aclosing(pages.changes(viewer, AskedPath(("x",)), "")) as changes:
+    async with aclosing(pages.changes(viewer, AskedPath((name,)), "")) as changes:
         await anext(changes)
         began = asyncio.get_running_loop().time()
         await anext(changes)
@@ -93,3 +93,12 @@ def test_a_change_after_a_quiet_time_is_shown_at_once_whatever_the_page_costs() 
         return await second_page(Recording(0.5, page_seconds=60.0), viewer)
 
     assert run(look()) == pytest.approx(10.0)
+
+
+def test_after_a_quiet_time_each_of_many_pages_is_made_by_its_cost_and_their_number() -> None:
+    async def look() -> list[float]:
+        viewer, pages = OneViewer(), Recording(0.5, page_seconds=60.0)
+        asyncio.get_running_loop().call_later(50.0, viewer.cluster.change.set)
+        return await asyncio.gather(*(second_page(pages, viewer, f"{n}") for n in range(3)))
+
+    assert run(look()) == pytest.approx([50.0 + live.CHANGE_RATIO * 0.5 * 2] * 3)
