@@ -4,7 +4,8 @@
 usual that all is well (`bench/real/agents.py`). A line with an Xid is appended to the kernel's log
 of one node after another, at random times, and a watch says when the node has the taint. What the
 collectors use in a window in which nothing is wrong is compared with as many that only read, decode
-and write what these do.
+and write what these do. Then a node of a gang is drained by now, and a watch says when the server
+has the end of all of its pods, which is when their kubelets are notified.
 """
 
 from __future__ import annotations
@@ -21,13 +22,25 @@ import msgspec
 
 from bench.groups.real_waiting import running_seconds
 from bench.harness import Report, cpu_slowness
+from bench.objects import gang_body
 from bench.processes import Child, child, resident_bytes
 from bench.real.agents import LOG
-from bench.real.ground import NODE_COUNT, SECONDS_MAX, Ground, WatchedMeta, node_name, on_ground
+from bench.real.ground import (
+    BOUND_PODS,
+    NODE_COUNT,
+    SECONDS_MAX,
+    Ground,
+    WatchedMeta,
+    node_name,
+    on_ground,
+    watching,
+)
 from bench.real.operator import Operator, operator
-from fairlead.api.names import TAINT_UNHEALTHY
-from fairlead.api.resources import NODE_REPORTS, NODES, Resource
+from fairlead.api.jobs.placement import nodes_of
+from fairlead.api.names import DRAIN, TAINT_UNHEALTHY
+from fairlead.api.resources import JOBS, NODE_REPORTS, NODES, Resource
 from fairlead.kube.client import HttpClient
+from fairlead.model.health.windows import window_text
 
 AGENTS = 100
 #: Between two faults, on average; the fleet lets 2 % of its nodes go in five minutes.
@@ -54,6 +67,7 @@ class TaintedNode(msgspec.Struct, gc=False, frozen=True):
     spec: _Spec = _Spec()
 
 
+GANG_MEMBERS, GANGS = 64, 3
 TAINTED_NODES = Resource(NODES.group, NODES.version, NODES.plural, NODES.kind, TaintedNode)
 
 
@@ -87,6 +101,7 @@ class _Found:
 
     latencies: list[float] = field(default_factory=list[float])
     shares: dict[str, float] = field(default_factory=dict[str, float])
+    told: list[float] = field(default_factory=list[float])
     resident: int = 0
 
 
@@ -106,6 +121,7 @@ def run(report: Report) -> None:
     cuts = statistics.quantiles(one.latencies, n=100)
     report.add("real_health.taint_p50", cuts[49], "s")
     report.add("real_health.taint_p99", cuts[98], "s")
+    report.add("real_health.gang_told", max(one.told), "s")
     report.add("real_health.collectors", one.shares["ours"] / slow * 100, "% of a core")
     report.add("real_health.collectors_ratio", one.shares["ours"] / one.shares["bare"], "x bare")
     report.add("real_health.collectors_memory", one.resident / 1e6, "MB")
@@ -129,6 +145,7 @@ async def _measured(ground: Ground) -> _Found:
                 found.shares |= {"ours": shares[0], "idle": shares[1]}
                 await _faults(ground, folder, ours, found)
                 found.resident = resident_bytes(agents.pid)
+                found.told = [await _told(ground, f"gang-{n}") for n in range(GANGS)]
         arguments = _arguments(kubeconfig, folder, 0)
         with child("bench.real.agents", *arguments, "bare") as bare:
             await _started(bare)
@@ -160,6 +177,34 @@ async def _shares(*pids: int) -> list[float]:
     await asyncio.sleep(WINDOW_SECONDS)
     passed = time.perf_counter() - begun
     return [(running_seconds(pid) - at) / passed for pid, at in zip(pids, before, strict=True)]
+
+
+async def _told(ground: Ground, name: str) -> float:
+    """Return the seconds from the cordon of a node of a gang, whose drain ends then, until the last
+    of its pods is being ended.
+    """
+    client = ground.client
+    async with watching(client) as bound:
+        await client.create(JOBS, gang_body(name, GANG_MEMBERS, gpus=8), namespace="default")
+        await bound.reached(GANG_MEMBERS)
+    job = await client.get(JOBS, name, namespace="default")
+    node = nodes_of(job.status.placement)[0]
+    version, ending = (await client.list(BOUND_PODS)).resource_version, set[str]()
+    drain = {"metadata": {"annotations": {DRAIN: window_text(time.time(), time.time())}}}
+    async with asyncio.timeout(SECONDS_MAX):
+        begun = time.perf_counter()
+        await client.patch(NODES, node, drain)
+        while len(ending) < GANG_MEMBERS:
+            async for event in client.watch(BOUND_PODS, resource_version=version):
+                version, pod = event.resource_version, event.object
+                if pod is not None and pod.metadata.deletion_timestamp is not None:
+                    ending.add(pod.metadata.uid)
+                if len(ending) == GANG_MEMBERS:
+                    break
+        seconds = time.perf_counter() - begun
+    await client.patch(NODES, node, {"metadata": {"annotations": {DRAIN: None}}})
+    await ground.remove_job(name)
+    return seconds
 
 
 async def _faults(ground: Ground, folder: Path, ours: Operator, found: _Found) -> None:

@@ -2,7 +2,7 @@
 
 Nodes are API objects without kubelets, so nobody runs pods and nobody confirms their end: they are
 deleted with a grace period of 0. `Bound` tells by one watch when how many pods have a node; it
-reads four fields of each event, as what measures should cost little of what is measured.
+reads five fields of each event, as what measures should cost little of what is measured.
 """
 
 from __future__ import annotations
@@ -60,6 +60,7 @@ class WatchedMeta(msgspec.Struct, gc=False, frozen=True, rename="camel"):
     name: str = ""
     uid: str = ""
     resource_version: str = ""
+    deletion_timestamp: str | None = None
 
     @property
     def key(self) -> tuple[str, str]:

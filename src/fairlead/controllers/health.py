@@ -72,7 +72,7 @@ from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
 from fairlead.runtime.set_aside import AsideStage
 
 #: What changes together is decided on together; and the time between two decisions at least.
-_TOGETHER_SECONDS, _SOON_SECONDS = 0.02, 0.25
+_TOGETHER_SECONDS, _SOON_SECONDS = 0.02, 0.1
 #: Taints of nodes that may need something.
 _MARKS = (names.TAINT_UNHEALTHY, names.TAINT_PREFLIGHT)
 

@@ -278,6 +278,29 @@ def test_a_node_that_a_person_retires_goes_within_the_budgets_and_is_charged() -
     run(main())
 
 
+def test_every_pod_of_a_gang_is_being_ended_within_five_seconds_of_a_drain_that_ends() -> None:
+    """What the controllers add; `bench --only real_health` has it on a real API server."""
+
+    async def main() -> None:
+        async with FleetWorld.running(health=ACTING) as fleet:
+            await ready(fleet, 16)
+            await fleet.submit("train", gpus=8, count=16, seconds=40_000)
+            await asyncio.sleep(1800)
+            job = await fleet.job("train")
+            members = {p.metadata.uid for p in (await fleet.client.list(PODS)).items}
+            assert len(members) == 16
+            now = fleet.clock.now()
+            note = {names.DRAIN: f"{format_time(now)}/{format_time(now + 1)}"}
+            node = nodes_of(job.status.placement)[0]
+            await fleet.client.patch(NODES, node, {"metadata": {"annotations": note}})
+            await asyncio.sleep(5)
+            pods = (await fleet.client.list(PODS)).items
+            left = {p.metadata.uid for p in pods if p.metadata.deletion_timestamp is None}
+            assert left & members == set()
+
+    run(main())
+
+
 def test_pods_of_others_leave_a_node_that_a_person_drains() -> None:
     async def main() -> None:
         async with FleetWorld.running(health=ACTING) as fleet:
