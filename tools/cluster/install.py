@@ -1,4 +1,4 @@
-"""Fairlead on the cluster: its image in the registry, its chart installed by Helm."""
+"""Fairlead on the cluster: its image and its chart in the registry, installed by Helm."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from tools.cluster.cluster import ENDS_WITH_US, Cluster, FailedError, Say, until
 from tools.cluster.images import ROOT, build_archive, fairlead_name
@@ -39,6 +40,17 @@ def helm(cluster: Cluster, *arguments: str) -> str:
     if done.returncode:
         raise FailedError(f"helm {' '.join(arguments)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def push_chart(cluster: Cluster, chart: Path) -> str:
+    """Put a chart into the registry of the cluster; return its name there, with its digest."""
+    repository = f"oci://{cluster.layout.registry}/charts"
+    with TemporaryDirectory() as directory:
+        helm(cluster, "package", str(chart), "--destination", directory)
+        (file,) = Path(directory).iterdir()
+        said = helm(cluster, "push", str(file), repository, "--plain-http")
+    (digest,) = (line.partition(": ")[2] for line in said.splitlines() if "Digest" in line)
+    return f"{repository}/{chart.name}@{digest}"
 
 
 def shared_directory(cluster: Cluster) -> Path:
@@ -75,8 +87,8 @@ def install(
     values |= {f"settings.{name}": value for name, value in (settings or {}).items()}
     given = ",".join(f"{name}={value}" for name, value in values.items())
     helm(
-        cluster, "upgrade", "--install", RELEASE, str(CHART), "--namespace", NAMESPACE,
-        "--create-namespace", "--set", given,
+        cluster, "upgrade", "--install", RELEASE, push_chart(cluster, CHART), "--plain-http",
+        "--namespace", NAMESPACE, "--create-namespace", "--set", given,
         "--wait", "--timeout", f"{WAIT_SECONDS}s",
     )  # fmt: skip
     # A pod that is ready is known to every node's proxy a moment later.

@@ -23,7 +23,7 @@ from tests.kubernetes.nodes.running import (
 )
 from tools.cluster.cluster import Cluster
 from tools.cluster.images import ROOT, fairlead_name
-from tools.cluster.install import NAMESPACE, RELEASE, helm, install
+from tools.cluster.install import NAMESPACE, RELEASE, helm, install, push_chart
 from tools.cluster.jobs import Client
 
 pytestmark = pytest.mark.kubernetes
@@ -64,9 +64,9 @@ def test_a_gang_runs_through_an_upgrade_from_an_earlier_version_and_back(
     digest = cluster.push_images(build(earlier))[fairlead_name()]
     checkpoints = cluster.layout.directory / "shared" / "checkpoints"
     helm(cluster, "uninstall", RELEASE, "--namespace", NAMESPACE, "--wait")
-    chart = earlier / "deploy" / "helm" / "fairlead"
+    chart = push_chart(cluster, earlier / "deploy" / "helm" / "fairlead")
     values = f"checkpointRoot={checkpoints},image.digest={digest}"
-    helm(cluster, "install", RELEASE, str(chart), "--set", values, *here)
+    helm(cluster, "install", RELEASE, chart, "--plain-http", "--set", values, *here)
 
     def runs(name: str) -> None:
         """A job of two members runs to its end, and the gang has not noticed anything."""
