@@ -296,8 +296,9 @@ def _request_of(node: Node) -> RepairRequest | None:
     if not boot_id or asked.is_by_provider:
         return None
     return RepairRequest(
-        REQUEST_VERSION, asked.id, asked.action, boot_id, record.deadline, asked.components
-    )
+        REQUEST_VERSION, asked.id, asked.action, boot_id, record.deadline, asked.components,
+        asked.takes_back,
+    )  # fmt: skip
 
 
 def _is_news(old: NodeReportStatus, new: NodeReportStatus, confirm_seconds: float) -> bool:

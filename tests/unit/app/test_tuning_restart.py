@@ -22,12 +22,12 @@ from tests.unit.app.test_health import ACTING
 from tests.unit.node.host_tree import changed
 from tests.unit.node.tuned_node import DIRECTORY, Node, line, profile_of
 
-from fairlead.api.cluster.node_report import AgentAnswer
+from fairlead.api.cluster.node_report import AgentAnswer, SettingState
 from fairlead.api.resources import NODES
 from fairlead.app.collector import Collector
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.embedded.virtual.profile import HardwareSpec
+from fairlead.embedded.virtual.hardware import Quality
 from fairlead.model.health.node_record import NodeState, record_of
 from fairlead.node.host import Host
 from fairlead.node.readers import report as looked
@@ -52,6 +52,8 @@ class TunedMachine:
         self.fleet, self.name, self.node = fleet, name, node
         self.boots = 1
         self.at = fleet.clock.now()
+        #: An argument of the kernel with which it computes wrong.
+        self.breaks_with = "none"
         self.kept = Kept()
         self.repair: KeptRepair | None = None
         self.text = self.handled = b""
@@ -89,6 +91,11 @@ class TunedMachine:
                 self.node.starts_again(f"boot-{self.boots}")
                 self.node.tree.passes(-800)
                 self.node.kubelet()
+                info = {"status": {"nodeInfo": {"bootID": f"boot-{self.boots}"}}}
+                await self.fleet.client.patch(NODES, self.name, info, subresource="status")
+                is_broken = self.breaks_with in self.node.boot_line().split()
+                quality = Quality.CORRUPT if is_broken else Quality.GOOD
+                self.fleet.virtual.set_quality(self.name, quality)
 
     async def boot(self) -> None:
         """The agent, as it follows its source and its requests, until the machine starts again."""
@@ -159,11 +166,11 @@ class At:
 
 @asynccontextmanager
 async def tuned(
-    path: Path, *lines: str, health: HealthPolicy = ACTING, hardware: HardwareSpec | None = None
+    path: Path, *lines: str, health: HealthPolicy = ACTING
 ) -> AsyncGenerator[TunedMachine]:
     """A fleet of two nodes, one of which has an agent that applies a profile of these lines."""
     rates = CloudRates(preflight=bool(health.test_suite))
-    async with FleetWorld.running(rates, health=health, hardware=hardware) as fleet:
+    async with FleetWorld.running(rates, health=health) as fleet:
         await fleet.pool(hold=2, disruption={})
         await asyncio.sleep(1200)
         node = Node(path)
@@ -193,6 +200,32 @@ def test_a_profile_of_the_kubelet_and_the_kernel_takes_one_reboot_and_the_node_c
             assert machine.repair.answer is AgentAnswer.ACCEPTED
             said = [each.action for each in await machine.fleet.decisions()]
             assert [said.count(each) for each in ("Cordon", "Rebooting", "Ready")] == [1, 1, 1]
+            assert "Replacing" not in said
+
+    run(main())
+
+
+GATED = replace(ACTING, test_suite="quick")
+
+
+def test_a_change_with_which_a_test_fails_is_taken_back_and_the_node_comes_back(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with tuned(tmp_path, COLLECTION, IOMMU, health=GATED) as machine:
+            before = machine.node.boot_line()
+            machine.breaks_with = "iommu=pt"
+            await machine.until(NodeState.REBOOTING)
+            await machine.until(NodeState.READY)
+            assert (machine.boots, machine.node.boot_line()) == (3, before)
+            assert not machine.node.file.exists()
+            await asyncio.sleep(900)
+            assert (await machine.state(), machine.boots) == (NodeState.READY, 3)
+            for each in ("KernelArgument iommu", "KubeletConfig imageMaximumGCAge"):
+                found = machine.node.differences()[each]
+                assert found.state is SettingState.REFUSED
+                assert found.why.endswith("the node was not healthy with it")
+            said = [each.action for each in await machine.fleet.decisions()]
             assert "Replacing" not in said
 
     run(main())

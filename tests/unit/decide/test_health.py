@@ -9,8 +9,10 @@ from msgspec.structs import replace
 from tests.unit.decide.health_world import ACTING, HealthWorld, fault
 
 from fairlead.api.cluster.node_report import (
+    TUNING_RESTART,
     Action,
     AgentAnswer,
+    ReportedFault,
     ReportedSource,
     RequestAnswer,
     Severity,
@@ -20,6 +22,7 @@ from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.actions import SetRecord
 from fairlead.decide.health.cycle import decide_health
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.removal.removals import RemovalRule
 from fairlead.model.health.node_record import NodeState, provider_restart_of
 from fairlead.model.health.windows import drain_of
 from fairlead.testing.builders import EPOCH, make_node, make_pod
@@ -557,6 +560,66 @@ def test_marks_without_a_record_that_can_be_read_do_not_stay_for_ever() -> None:
     world.until("n03", NodeState.VALIDATING, seconds=10)
     world.until("n03", NodeState.READY)
     assert world.out() == []
+
+
+def tuning(world: HealthWorld) -> ReportedFault:
+    """Return that settings of a profile wait for a start of the kernel."""
+    return fault(TUNING_RESTART, severity=Severity.INFO, action=Action.REBOOT, at=world.now,
+                 component="kernel", codes=())  # fmt: skip
+
+
+def test_reboots_for_a_profile_are_no_repairs_and_never_lead_to_another_machine() -> None:
+    world = seeing(replaceable=True)
+    for change in range(1, 5):
+        world.tell("n03", tuning(world), boot=f"boot-{change}")
+        record = world.until("n03", NodeState.REBOOTING)
+        assert record.request is not None
+        assert not record.request.takes_back
+        world.tell("n03", boot=f"boot-{change + 1}")
+        world.until("n03", NodeState.READY)
+    world.tell("n03", fault(at=world.now), boot="boot-5")
+    assert world.until("n03", NodeState.RESETTING), "nor count they for the next fault"
+    assert world.fleet is not None
+    assert not any(each.action is Action.REBOOT for each in world.fleet.status.tried)
+
+
+def test_a_reboot_after_which_a_profile_still_waits_is_left_to_a_person() -> None:
+    world = seeing(replaceable=True)
+    world.tell("n03", tuning(world))
+    world.until("n03", NodeState.REBOOTING)
+    world.tell("n03", tuning(world), boot="boot-2")
+    world.until("n03", NodeState.ASKING)
+    assert world.said("Replacing") == []
+
+
+def test_a_change_with_which_a_node_is_sick_is_taken_back_and_the_roll_out_stops() -> None:
+    world = seeing(replaceable=True, count=60)
+    world.tell("n03", tuning(world))
+    world.until("n03", NodeState.REBOOTING)
+    world.tell("n03", boot="boot-2")
+    world.until("n03", NodeState.VALIDATING)
+    world.tell("n03", fault(at=world.now), boot="boot-2")
+    record = world.until("n03", NodeState.REBOOTING)
+    assert record.request is not None
+    assert record.request.takes_back
+    assert record.reason.startswith("the change of the tuning profile is taken back: Critical")
+    world.tell("n03", boot="boot-3")
+    world.until("n03", NodeState.READY)
+
+    for name in ("n05", "n06"):
+        world.tell(name, tuning(world))
+    world.restart()  # another leader knows it from the records
+    world.run(3600, step=60)
+    assert world.out() == []
+    assert world.report.held == {RemovalRule.TAKEN_BACK: 2}
+    (said,) = {each.message for each in world.said("Stopped")}
+    assert "taken back from n03: change it, then fairlead node repair n03" in said
+    world.tell("n07", fault(at=world.now))
+    world.run(60)
+    assert world.out() == ["n07"], "repairs go on"
+    world.annotate("n03", REPAIRED=format_time(world.now))
+    world.run(7200, step=60)
+    assert world.out() == ["n05", "n06", "n07"]
 
 
 def test_what_is_cosmetic_on_every_node_holds_no_critical_fault_back() -> None:

@@ -22,6 +22,7 @@ from tests.unit.node.tuned_node import (
 )
 
 from fairlead.api.cluster.node_report import AgentAnswer, SettingState, TuningMode
+from fairlead.node.sources.tuning import restart_setter
 from fairlead.node.tuning import DropIns, load_profile
 from fairlead.node.tuning.drop_ins.containerd import FIELDS, NAME, PLUGINS
 
@@ -315,3 +316,13 @@ def test_a_real_containerd_is_asked_as_the_agent_asks(program: str, node: Node) 
         assert [state for state, _ in node_differences(node)] == [SettingState.SET_BY_HAND]
         node.profile.write_text(profile_of(setting(name, "9", overwrite="true")))
         assert node.set("containerd") == ("containerd was started again", "")
+
+
+def test_what_health_takes_back_goes_with_the_reboot_and_is_not_written_again(node: Node) -> None:
+    node.set("containerd")
+    request = node.request("cpu", takes_back=True)
+    assert restart_setter(node.host(), node.settings)(request) == ("", "")
+    assert (node.containerd_file.exists(), starts(node)) == (False, 1), "the reboot starts it"
+    assert "tuning-restart" not in node.faults()
+    assert node.set("containerd") == ("", "")
+    assert not node.containerd_file.exists()

@@ -71,7 +71,7 @@ def test_a_reboot_goes_on_where_the_profile_is_wrong_and_leaves_the_drop_in(node
     setter = restart_setter(node.tree.host(), node.settings)
     node.profile.write_text("name: [")
     with pytest.raises(OSError, match="the profile: "):
-        setter([])
+        setter(node.request())
     assert node.file.read_text() == before
 
 

@@ -268,14 +268,20 @@ class Node:
         return "; ".join(looks.health().unreadable)
 
     def set(self, *asked: str) -> tuple[str, str]:
-        return restart_setter(self.host(), self.settings)(asked)
+        return restart_setter(self.host(), self.settings)(self.request(*asked))
+
+    def request(
+        self, *components: str, boot_id: str = BOOT, takes_back: bool = False
+    ) -> RepairRequest:
+        until = format_time(self.tree.now() + 600)
+        return RepairRequest(
+            REQUEST_VERSION, f"r{self.tree.uptime}", Action.REBOOT, boot_id, until, components,
+            takes_back,
+        )  # fmt: skip
 
     def is_asked(self, *components: str, boot_id: str = BOOT) -> KeptRepair:
         """Return the answer to the request for a reboot."""
-        until = format_time(self.tree.now() + 600)
-        request = RepairRequest(
-            REQUEST_VERSION, f"r{self.tree.uptime}", Action.REBOOT, boot_id, until, components
-        )
+        request = self.request(*components, boot_id=boot_id)
         Path(self.settings.repairs.requests).write_bytes(encode_request(request))
         state, host = open_state(self.folder / "state"), self.host()
         setter = restart_setter(host, self.settings)

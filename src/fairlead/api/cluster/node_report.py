@@ -25,6 +25,8 @@ REPORTED_CHECKS_MAX = 16
 #: Characters of the texts of a fault; longer ones of others are cut where they are found.
 EVIDENCE_MAX = 240
 COMPONENT_MAX = 160
+#: The check of a fault that asks for a reboot for the settings of a tuning profile alone.
+TUNING_RESTART = "tuning-restart"
 CODE_MAX = 64
 CODES_MAX = 8
 CHECK_MAX = 63

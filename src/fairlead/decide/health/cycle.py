@@ -80,7 +80,7 @@ from fairlead.model.health.judgement import PeerFigures
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.health.pair_book import PairBook
 
-_NOTES_MAX = 100
+_NOTES_MAX, _NAMED_MAX = 100, 3
 #: So much later the next decision is due, so that no rounding makes it one that is too early.
 _ROUNDING_SECONDS = 0.01
 
@@ -141,8 +141,9 @@ class HealthMemory:
     shadows: dict[str, str] = field(default_factory=dict[str, str])
     #: It was said that idle nodes are not tested in time.
     is_late: bool = False
-    #: What was said of links between good nodes.
+    #: What was said of links between good nodes, and of roll-outs that have stopped.
     links: str = ""
+    stopped: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,7 @@ class _Cycle:
         is_clear = not findings
         self._move(is_clear=is_clear)
         held = self._grant(findings)
+        self._say_stopped()
         bench = Bench(
             view.test_pods, view.peers, self.policy, view.now, view.partners, view.pairs,
             instant=view.instant,
@@ -336,6 +338,8 @@ class _Cycle:
             self._write_fleet(view.fleet, ledger, ())
             return {RemovalRule.BLIND: count} if count else {}
         rulings, held = self._rule(view.fleet, ledger) if candidates else ((), {})
+        if waiting := self.seen.held_tunings:
+            held = {**held, RemovalRule.TAKEN_BACK: waiting}
         for name in sorted({each.node for each in view.fleet.status.repairs} & candidates.keys()):
             if view.nodes[name].node.metadata.uid in granted:
                 self.actions.append(self._taken_out(view.nodes[name], view.fleet))
@@ -432,6 +436,21 @@ class _Cycle:
                 self.actions += [DeleteOverduePod(pod, node) for pod in pods]
             elif self.view.now >= begins:
                 self.actions += [EvictPod(pod, node) for pod in pods]
+
+    def _say_stopped(self) -> None:
+        """Record that a roll-out of a tuning profile stops, and that it goes on."""
+        nodes, at = sorted(self.seen.taken_back), format_time(self.view.now)
+        said = ""
+        if nodes:
+            names = ", ".join(nodes[:_NAMED_MAX])
+            said = (
+                f"no more nodes start again for a profile that was taken back from {names}: "
+                f"change it, then fairlead node repair {nodes[0]}"
+            )
+        if said != self.memory.stopped:
+            self.memory.stopped = said
+            kind, text = ("Stopped", said) if said else ("Resume", "profiles are rolled out again")
+            self.actions.append(Note(None, PoolDecision(at, kind, "Tuning", text, {})))
 
     # Rules in shadow
 

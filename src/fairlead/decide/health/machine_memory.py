@@ -78,4 +78,5 @@ def _rows(
             continue
         meta = node.metadata
         for each in record.tries:
-            yield MachineTry(machine, meta.name, meta.uid, each.action, each.at)
+            if each.is_repair:
+                yield MachineTry(machine, meta.name, meta.uid, each.action, each.at)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api.cluster.node_report import (
+    TUNING_RESTART,
     Action,
     NodeReport,
     ReportedFault,
@@ -78,6 +79,11 @@ class Need:
     def is_test(self) -> bool:
         """True where nothing is wrong, and the node is only to be tested again."""
         return self.worst.check == CHANGED
+
+    @property
+    def is_tuning(self) -> bool:
+        """True where nothing is wrong, and settings of a tuning profile wait for a start."""
+        return all(fault.check == TUNING_RESTART for fault in self.faults)
 
     @property
     def words(self) -> str:

@@ -33,6 +33,7 @@ from fairlead.model.health.node_record import (
     NodeRequest,
     NodeState,
     Try,
+    TuningStep,
 )
 from fairlead.model.health.windows import Window, drain_of, window_text
 
@@ -311,6 +312,15 @@ def _go_on(
     need, policy, tries = at.need, at.policy, _recent(at.view.node, record, at.now)
     assert need is not None
     record = replace(record, tries=tries)
+    step = tuning_step(record)
+    if need.is_tuning and step is None:  # no repair: whatever was tried before, it goes no further
+        return _asked(at, record, Action.REBOOT, f"{need.words}; {why}")
+    if need.is_tuning:
+        return at.enter(record, NodeState.ASKING, f"a person is needed: {need.words}; {why}")
+    if step is TuningStep.SET:  # nothing was wrong before it
+        text = f"the change of the tuning profile is taken back: {need.words}"
+        return _asked(at, record, Action.REBOOT, text, takes_back=True)
+    tries = tuple(each for each in tries if each.is_repair)
     if len(tries) >= policy.tries_max:
         text = f"{len(tries)} tries in 7 days did not help: {need.words}"
         return at.enter(record, NodeState.ASKING, text)
@@ -329,25 +339,40 @@ def _go_on(
     return _asked(at, record, action, f"{need.words}; {why}")
 
 
-def _asked(at: _Now, record: NodeRecord, action: Action, why: str) -> NodeRecord:
+def tuning_step(record: NodeRecord) -> TuningStep | None:
+    """Return what the latest try did to settings of a tuning profile since the node went out."""
+    since = instant_of(record.drain.partition("/")[0], float("inf"))
+    last = record.tries[-1] if record.tries else None
+    return last.tuning if last is not None and instant_of(last.at, 0.0) >= since else None
+
+
+def _asked(
+    at: _Now, record: NodeRecord, action: Action, why: str, *, takes_back: bool = False
+) -> NodeRecord:
     """Return the record with an action under way."""
-    policy = at.policy
+    policy, need = at.policy, at.need
+    assert need is not None
+    tuning = TuningStep.SET if need.is_tuning else None
+    if takes_back:
+        tuning = TuningStep.TAKE_BACK
     seconds = {
         Action.RESET_GPU: policy.reset_seconds, Action.REBOOT: policy.reboot_seconds,
     }.get(action, policy.replace_seconds)  # fmt: skip
-    is_by_provider = _is_silent(at) and at.view.is_restartable and action is not Action.REPLACE
+    may_restart = at.view.is_restartable and action is not Action.REPLACE and tuning is None
+    is_by_provider = may_restart and _is_silent(at)
     if is_by_provider:
         action, seconds = Action.REBOOT, policy.reboot_seconds
         why = f"the agent is silent, so its provider restarts the machine: {why}"
     record = at.enter(record, _STATES[action], why, seconds)
     boot_id = at.view.node.status.node_info.boot_id if is_by_provider else at.view.boot_id
-    new = Try(action, format_time(at.now), boot_id)
+    new = Try(action, format_time(at.now), boot_id, tuning)
     record = replace(record, tries=(*record.tries, new)[-TRIES_MAX:])
     if action is Action.REPLACE:
         return record
-    components = at.need.components if at.need is not None else ()
     id_ = f"{at.view.node.metadata.uid}/{record.session}/{record.entered_at}"
-    asked = NodeRequest(id_, action, components, is_by_provider=is_by_provider)
+    asked = NodeRequest(
+        id_, action, need.components, is_by_provider=is_by_provider, takes_back=takes_back
+    )
     return replace(record, request=asked)
 
 
@@ -407,7 +432,7 @@ def _acted(at: _Now, record: NodeRecord) -> NodeRecord:
 
 def _before(action: Action, record: NodeRecord, policy: HealthPolicy) -> Action | None:
     """Return the rung that is done with: a reboot may be tried again."""
-    done = sum(each.action is action for each in record.tries)
+    done = sum(each.action is action and each.is_repair for each in record.tries)
     is_left = action is Action.REBOOT and done < policy.reboots_max
     return None if is_left else action
 
@@ -445,6 +470,16 @@ def _is_proven(at: _Now, since: float) -> bool:
     has_agent = view.report is not None
     return (is_seen or not has_agent) and has_passed(
         view.node, view.tests, view.suite, since, retests=view.retests
+    )
+
+
+def has_taken_back(view: NodeView, now: float) -> bool:
+    """True where a change of the tuning profile was taken back, and no person has said since that
+    the node is mended.
+    """
+    record = view.record
+    return record is not None and any(
+        each.tuning is TuningStep.TAKE_BACK for each in _recent(view.node, record, now)
     )
 
 

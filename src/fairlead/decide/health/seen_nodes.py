@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from fairlead.api.cluster.fleet import RemovalCause
 from fairlead.api.names import POOL, ZONE
 from fairlead.decide.health.need import Need, need_of
-from fairlead.decide.health.node_step import NodeView
+from fairlead.decide.health.node_step import NodeView, has_taken_back
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.removal.ledger import Charge
 from fairlead.decide.removal.removals import WaitingRemovals
@@ -26,6 +26,12 @@ def charge_of(view: NodeView, need: Need) -> Charge:
     is_idle = need.is_test and not view.is_used  # it is missed for the time of a test
     cause = RemovalCause.IDLE if is_idle else RemovalCause.REPAIR
     return Charge(labels.get(POOL, ""), labels.get(ZONE, ""), cause)
+
+
+def profile_of(view: NodeView) -> str:
+    """Return the name of the tuning profile of a node; "": it reports none."""
+    tuning = view.report.status.tuning if view.report is not None else None
+    return tuning.profile if tuning is not None else ""
 
 
 @dataclass(slots=True)
@@ -43,6 +49,11 @@ class SeenNodes:
     suspects: dict[str, float] = field(default_factory=dict[str, float])
     #: The removals that are wanted of candidates, once these are confirmed.
     removals: WaitingRemovals = field(default_factory=WaitingRemovals)
+    #: Nodes from which a change of a tuning profile was taken back, with the profile's name.
+    taken_back: dict[str, str] = field(default_factory=dict[str, str])
+    #: Candidates that wait for such a change alone, once confirmed, with the profile's name.
+    _tunings: dict[str, str] = field(default_factory=dict[str, str])
+    _held_profiles: frozenset[str] = frozenset()
     _unconfirmed: dict[str, float] = field(default_factory=dict[str, float])
     #: Nodes whose view is another one than the decision before saw.
     changed: tuple[str, ...] = ()
@@ -58,6 +69,12 @@ class SeenNodes:
     def doubted_since(self) -> float | None:
         """Since when the first suspect waits to be confirmed, an instant; None: none does."""
         return min(self._unconfirmed.values(), default=None)
+
+    @property
+    def held_tunings(self) -> int:
+        """How many nodes wait since a change of their profile was taken back elsewhere."""
+        held = self._held_profiles
+        return sum(profile in held for profile in self._tunings.values()) if held else 0
 
     def look(
         self, nodes: Mapping[str, NodeView], policy: HealthPolicy, now: float, instant: float
@@ -75,15 +92,33 @@ class SeenNodes:
         self.changed = tuple(changed)
         for name in (*again, *changed):
             self._take(name, nodes[name], instant)
+        self._hold_tunings()
         latest = instant - policy.confirm_seconds
         for name in [name for name, since in self._unconfirmed.items() if since <= latest]:
             del self._unconfirmed[name]
-            need = self.needs[name]
-            uid, charge = nodes[name].node.metadata.uid, charge_of(nodes[name], need)
-            self.removals.put(name, uid, charge, -need.worst.severity.rank)
+            if self.needs[name].is_tuning:
+                self._tunings[name] = profile_of(nodes[name])
+            if self._tunings.get(name) not in self._held_profiles:
+                self._want(name)
         if len(self.suspects) > len(self.candidates):  # of what was looked at all over again
             kept = {nodes[name].node.metadata.uid for name in self.candidates}
             self.suspects = {uid: at for uid, at in self.suspects.items() if uid in kept}
+
+    def _hold_tunings(self) -> None:
+        """Want no more of the nodes whose profile was taken back elsewhere, and others again."""
+        before, held = self._held_profiles, frozenset(self.taken_back.values())
+        self._held_profiles = held
+        for name, profile in self._tunings.items() if held != before else ():
+            if profile in held:
+                self.removals.remove(name)
+            elif profile in before:
+                self._want(name)
+
+    def _want(self, name: str) -> None:
+        """Want a confirmed candidate to be taken out."""
+        view, need = self._views[name], self.needs[name]
+        charge = charge_of(view, need)
+        self.removals.put(name, view.node.metadata.uid, charge, -need.worst.severity.rank)
 
     def _remove(self, name: str) -> str | None:
         """Drop what follows from a node; return the uid of a suspect."""
@@ -94,6 +129,8 @@ class SeenNodes:
         self.recorded.pop(name, None)
         self._unsettled.pop(name, None)
         self._unconfirmed.pop(name, None)
+        self._tunings.pop(name, None)
+        self.taken_back.pop(name, None)
         self.removals.remove(name)
         if self.candidates.pop(name, None) is None or view is None:
             return None
@@ -106,6 +143,8 @@ class SeenNodes:
         is_candidate = False
         if record is not None or view.is_marked:
             self.recorded[name] = view
+        if has_taken_back(view, self._now):
+            self.taken_back[name] = profile_of(view)
         if not view.is_plain:
             need = self._need(name, view, acting=True)
             if need is not None:

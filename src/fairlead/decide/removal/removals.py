@@ -81,6 +81,7 @@ class RemovalRule(Enum):
     POOL_BUDGET = "PoolBudget", "the pool's own disruption budget is used up"
     CAUSE_BUDGET = "CauseBudget", "the budget for this cause is used up"
     IN_FLIGHT = "InFlight", "enough removals are under way"
+    TAKEN_BACK = "TakenBack", "a node was not healthy with this change of the tuning profile"
     ALLOWED = "Allowed", "within all budgets"
     OVERRIDE = "Override", "an override allows it"
 

@@ -71,13 +71,22 @@ class NodeState(Enum):
 class NodeRequest(Wire, frozen=True):
     """What the agent of the node, or the provider of its machine, is asked to do, once.
 
-    `id` tells it from every other request.
+    `id` tells it from every other request. `takes_back`: before a reboot the agent takes back what
+    its tuning profile had set for this boot.
     """
 
     id: str
     action: Action
     components: tuple[str, ...] = ()
     is_by_provider: bool = False
+    takes_back: bool = False
+
+
+class TuningStep(Enum):
+    """What a reboot is for that is no repair: settings of a tuning profile count from a start."""
+
+    SET = "Set"
+    TAKE_BACK = "TakeBack"
 
 
 class Try(Wire, frozen=True):
@@ -86,6 +95,12 @@ class Try(Wire, frozen=True):
     action: Action
     at: Instant
     boot_id: str = ""
+    tuning: TuningStep | None = None
+
+    @property
+    def is_repair(self) -> bool:
+        """True where it was to mend the machine, and counts for what is tried next."""
+        return self.tuning is None
 
 
 class NodeRecord(Wire, frozen=True):

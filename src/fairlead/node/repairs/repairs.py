@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -36,9 +36,9 @@ from fairlead.node.state import KeptRepair, State
 from fairlead.runtime.logs import SILENT, Logger
 
 R = TypeVar("R")
-#: Gets the components of a request and returns what it has done in place of a reboot, "" where that
-#: goes on, and what went wrong; an OSError goes wrong as well.
-BeforeReboot: TypeAlias = Callable[[Sequence[str]], tuple[str, str]]
+#: Gets a request for a reboot and returns what it has done in place of it, "" where that goes on,
+#: and what went wrong; an OSError goes wrong as well.
+BeforeReboot: TypeAlias = Callable[[RepairRequest], tuple[str, str]]
 #: Refusals that are kept, and for how long what was carried out is.
 _REFUSALS_MAX, _KEPT_SECONDS = 16, 8 * DAY
 
@@ -122,7 +122,7 @@ class Repairs:
     async def _prepared(self, request: RepairRequest) -> str:
         """Set what counts from a start; return what makes the reboot needless, "" for nothing."""
         try:
-            done, wrong = await in_thread(partial(self._before_reboot, request.components))
+            done, wrong = await in_thread(partial(self._before_reboot, request))
         except OSError as error:
             done, wrong = "", str(error)
         if wrong:

@@ -24,7 +24,10 @@ class UnreadableRequest(ValueError):
 
 
 class RepairRequest(msgspec.Struct, frozen=True, rename="camel"):
-    """What is asked for, once. `components` are the parts of the machine that have faults."""
+    """What is asked for, once. `components` are the parts of the machine that have faults.
+
+    `takes_back`: before the reboot, what the tuning profile had set for this boot is taken back.
+    """
 
     version: int
     id: Annotated[str, Meta(min_length=1, max_length=ID_MAX)]
@@ -35,6 +38,7 @@ class RepairRequest(msgspec.Struct, frozen=True, rename="camel"):
         tuple[Annotated[str, Meta(max_length=COMPONENT_MAX)], ...],
         Meta(max_length=REPORTED_FAULTS_MAX),
     ] = ()
+    takes_back: bool = False
 
 
 def encode_request(request: RepairRequest | None) -> bytes:

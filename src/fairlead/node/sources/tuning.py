@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.api.cluster.node_report import SettingState, TuningMode
+from fairlead.api.cluster.node_report import TUNING_RESTART, SettingState, TuningMode
 from fairlead.input.errors import CliError
 from fairlead.input.sections import read_text
 from fairlead.model.health.faults import (
@@ -27,6 +27,7 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.host import Absent, Host
+from fairlead.node.repairs import RepairRequest
 from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import Judged, SignalSource
 from fairlead.node.tuning import (
@@ -45,8 +46,9 @@ from fairlead.node.tuning import (
     verify,
 )
 
-SOURCE, DRIFT, RESTART = "tuning", "tuning-drift", "tuning-restart"
+SOURCE, DRIFT, RESTART = "tuning", "tuning-drift", TUNING_RESTART
 _EARLIER = "earlier profile"
+_FAILED = "the node was not healthy with it"
 #: Differences that are kept for the report.
 DIFFERENCES_MAX = 64
 
@@ -136,18 +138,19 @@ class TuningReader:
         found = self._drop_ins.look(profile, facts)
         return tuple(replace(each, drop_in=None, why=why) for each in found) if why else found
 
-    def set_for_restart(self, asked: Sequence[str]) -> tuple[str, str]:
+    def set_for_restart(self, request: RepairRequest) -> tuple[str, str]:
         """Make the drop-ins what the profile wants, right before a reboot; OSError.
 
-        `asked` are the components for which it is asked. Return what was done in place of a reboot,
-        "" where it goes on, and what went wrong.
+        Return what was done in place of the reboot, "" where it goes on, and what went wrong.
         """
+        if request.takes_back:
+            return "", self._drop_ins.refuse(_FAILED)
         try:
             profile = self._load() if self._settings.profile else NO_PROFILE
         except CliError as error:
             raise OSError(f"the profile: {error.problems[0].message}") from error
         facts = read_facts(self._host, self._settings.facts)
-        return self._drop_ins.set(profile, facts, asked)
+        return self._drop_ins.set(profile, facts, request.components)
 
 
 def judge(
@@ -218,6 +221,6 @@ def source(host: Host, settings: AgentSettings) -> SignalSource[TuningFacts, Tun
 
 def restart_setter(
     host: Host, settings: AgentSettings
-) -> Callable[[Sequence[str]], tuple[str, str]]:  # fmt: skip
+) -> Callable[[RepairRequest], tuple[str, str]]:  # fmt: skip
     """Return what is called right before a reboot, `TuningReader.set_for_restart`; CliError."""
     return TuningReader(host, settings.tuning).set_for_restart

@@ -134,6 +134,15 @@ def remove_kernel(host: Host) -> bool:
     return True
 
 
+def refuse_kernel(host: Host, why: str) -> None:
+    """Take the arguments out of the menu, and keep the file as refused; Absent, OSError."""
+    file = kernel_file(host)
+    text = file.read()
+    if text.is_there:
+        file.refuse(text.body, why)
+        set_kernel(host, DropIn("", "", False, False, ()))
+
+
 def _is_made(host: Host, grub: Grub, text: OwnText) -> bool:
     return menu_has(host, grub.menu, _words(text.body))
 

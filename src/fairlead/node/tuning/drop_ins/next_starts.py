@@ -23,7 +23,12 @@ from fairlead.node.tuning.drop_ins.containerd import (
     is_containerd_down,
     set_containerd,
 )
-from fairlead.node.tuning.drop_ins.kernel import kernel_drop_in, remove_kernel, set_kernel
+from fairlead.node.tuning.drop_ins.kernel import (
+    kernel_drop_in,
+    refuse_kernel,
+    remove_kernel,
+    set_kernel,
+)
 from fairlead.node.tuning.drop_ins.kubelet import (
     is_kubelet_down,
     kubelet_drop_in,
@@ -151,6 +156,28 @@ class DropIns:
             StartPart.KUBELET, is_down=is_kubelet_down(host)
         ):
             kubelet_file(host, settings.kubelet_directory).take_back()
+
+    def refuse(self, why: str) -> str:
+        """Take all back, for the next start, and keep them as refused; return what went wrong."""
+        wrong = list[str]()
+        for part in self._parts:
+            try:
+                self._refuse(part, why)
+            except (Absent, OSError) as error:
+                wrong.append(f"{part.value}: {error}")
+        return "; ".join(wrong)
+
+    def _refuse(self, part: StartPart, why: str) -> None:
+        settings = self._settings
+        match part:
+            case StartPart.CONTAINERD:
+                containerd_file(self._host, settings.containerd_directory).take_back(why)
+            case StartPart.KUBELET:
+                kubelet_file(self._host, settings.kubelet_directory).take_back(why)
+            case StartPart.KERNEL:
+                refuse_kernel(self._host, why)
+            case _:
+                assert_never(part)
 
     def _counts_down(self, part: StartPart, *, is_down: bool) -> bool:
         self._looks_down[part] = self._looks_down[part] + 1 if is_down else 0

@@ -71,12 +71,13 @@ class OwnFile:
         else:
             self._put(self.name, raw)
 
-    def take_back(self) -> bool:
-        """Rename the file to what is refused; False where there is none. OSError."""
-        path = self.host.path(self.directory, self.name)
-        if not path.is_file():
+    def take_back(self, why: str = "") -> bool:
+        """Remove the file and keep it as refused; False where there is none. OSError."""
+        text = self.read()
+        if not text.is_there:
             return False
-        path.replace(self.host.path(self.directory, self.refused_name))
+        self.refuse(text.body, why)
+        self.put_back(None)
         return True
 
     def remove(self) -> bool:
