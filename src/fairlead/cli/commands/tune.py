@@ -62,7 +62,12 @@ def plan(common_: Common, *, file: str, facts: tuple[str, ...]) -> None:
     if common_.is_structured:
         common_.data(msgspec.to_builtins(found))
         return
-    common_.table(CHANGE_COLUMNS, change_rows(found), empty="nothing would change")
+    is_blind = not found.changes and not found.as_wanted
+    common_.table(
+        CHANGE_COLUMNS, change_rows(found),
+        empty="no node reports its settings: its agent needs a profile (tuning.profile)"
+        if is_blind else "nothing would change",
+    )  # fmt: skip
     common_.note(roll_out_line(found))
 
 

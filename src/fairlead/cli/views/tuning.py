@@ -56,10 +56,16 @@ def _named(nodes: tuple[str, ...]) -> str:
 
 def roll_out_line(found: RollOut) -> str:
     """Return how many nodes there are of each sort."""
-    touched = {node for each in found.changes for node in each.nodes}
+    drifts = [each for each in found.changes if each.state.is_drift]
+    touched = {node for each in drifts for node in each.nodes}
+    unknown = {node for each in found.changes for node in each.nodes} - touched
     parts = [
         f"{plural(len(found.as_wanted), 'node')} as wanted", f"{len(touched):,} with changes",
     ]  # fmt: skip
+    if found.restarted:
+        parts[-1] += f", {len(found.restarted):,} of them by a restart"
+    if unknown:
+        parts.append(f"{len(unknown):,} not judged")
     if found.unreported:
         names = _named(found.unreported)
         parts.append(f"{len(found.unreported):,} report no settings ({names})")

@@ -82,6 +82,11 @@ class LineKind(Enum):
         "change containerd's configuration, drain the node, restart containerd",
     )
 
+    @property
+    def counts_from_start(self) -> bool:
+        """True for what counts from the next start of the machine, or of a daemon on it."""
+        return self in (LineKind.KERNEL_ARGUMENT, LineKind.KUBELET, LineKind.CONTAINERD)
+
 
 class ProfileLine(Section, frozen=True):
     """One setting. It has one of `value`, `atLeast` and `oneOf`."""

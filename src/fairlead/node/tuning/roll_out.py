@@ -34,11 +34,15 @@ class PlannedChange(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RollOut(msgspec.Struct, frozen=True, rename="camel"):
-    """What a profile would change: nodes that are as wanted, and those that report nothing."""
+    """What a profile would change: nodes that are as wanted, and those that report nothing.
+
+    `restarted` are those on which some of it counts from a start only, so they are emptied first.
+    """
 
     changes: tuple[PlannedChange, ...]
     as_wanted: tuple[str, ...]
     unreported: tuple[str, ...]
+    restarted: tuple[str, ...] = ()
 
 
 def roll_out(
@@ -52,7 +56,7 @@ def roll_out(
     """
     known: dict[tuple[int, tuple[int | None, ...], str | None], TuningFinding] = {}
     groups: dict[tuple[int, SettingState, str], _Seen] = {}
-    as_wanted: list[str] = []
+    as_wanted, restarted = list[str](), list[str]()
     wants = [(i, want, want.needed, want.line.title) for i, want in enumerate(profile.wants)]
     for node, report in sorted(reports.items()):
         if report is None:
@@ -60,7 +64,7 @@ def roll_out(
         facts = {**profile.profile.facts, **report.facts, **given}
         hands = {each.name for each in report.differences
                  if each.state is SettingState.SET_BY_HAND}  # fmt: skip
-        is_open = False
+        is_open = starts_again = False
         for i, want, needed, title in wants:
             actual = report.values.get(title)
             key = i, tuple(map(facts.get, needed)), actual
@@ -71,12 +75,17 @@ def roll_out(
                 is_open = True
                 seen = _kept(finding) if title in hands else finding
                 groups.setdefault((i, seen.state, seen.why), []).append((node, seen))
+                if seen.state is SettingState.DIFFERS and want.line.kind.counts_from_start:
+                    starts_again = True
         if not is_open:
             as_wanted.append(node)
+        if starts_again:
+            restarted.append(node)
     ordered = sorted(groups.items(), key=lambda group: (group[0][0], group[0][1].value))
     return RollOut(
         tuple(change for _, seen in ordered for change in _changes(seen)), tuple(as_wanted),
         tuple(sorted(node for node, report in reports.items() if report is None)),
+        tuple(restarted),
     )  # fmt: skip
 
 

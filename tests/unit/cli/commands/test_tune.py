@@ -52,8 +52,15 @@ def report(api: FakeApi, name: str, found: ReportedTuning | None, uid: str) -> N
 
 
 @pytest.fixture
-def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Cli:
-    api = FakeApi()
+def api() -> FakeApi:
+    return FakeApi()
+
+
+@pytest.fixture
+def cli(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+    api: FakeApi,
+) -> Cli:  # fmt: skip
     for name in ("n1", "n2", "n3", "n4", "n5"):
         api.create(NODES.raw, to_wire(make_node(name)))
     uids = {each.metadata.name: each.metadata.uid for each in api.list(NODES)}
@@ -81,6 +88,31 @@ def test_a_plan_says_what_would_change_where(cli: Cli) -> None:
     assert code == Exit.OK
     assert found["unreported"] == ["n4", "n5"]
     assert [each["nodes"] for each in found["changes"]] == [["n1", "n2"], ["n1", "n2", "n3"]]
+
+
+STARTS = """
+name: starts
+lines:
+- {kind: KernelArgument, name: iommu, value: pt, reason: r, source: s}
+- {kind: Sysctl, name: net.core.somaxconn, atLeast: 8192, reason: r, source: s}
+"""
+
+
+def test_a_plan_says_how_many_nodes_start_again_and_what_no_node_tells(
+    cli: Cli, api: FakeApi, tmp_path: Path
+) -> None:
+    (tmp_path / "profile.yaml").write_text(STARTS)
+    uids = {each.metadata.name: each.metadata.uid for each in api.list(NODES)}
+    found = ReportedTuning("p", TuningMode.VERIFY, {}, {"KernelArgument iommu": "not set"})
+    report(api, "n5", found, uids["n5"])
+    *_, line = cli("tune", "plan", "-f", "FILE")[2].splitlines()
+    assert line == (
+        "0 nodes as wanted; 3 with changes, 1 of them by a restart; 1 not judged; "
+        "1 report no settings (n4)"
+    )
+    for name in ("n1", "n2", "n3", "n5"):
+        api.delete(NODE_REPORTS.raw, name)
+    assert "no node reports its settings" in cli("tune", "plan", "-f", "FILE")[2]
 
 
 def test_a_node_says_what_differs(cli: Cli) -> None:
