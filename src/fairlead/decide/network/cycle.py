@@ -7,8 +7,11 @@ others, for as long as it claims to have it still.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,17 +21,20 @@ from fairlead.api.cluster.node_report import (
     DestinationShare,
     EgressShare,
     NodeReport,
+    NodeReportSpec,
     ReportedDestination,
     ReportedTeamEgress,
 )
 from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import parse_time
 from fairlead.decide.network.divide import (
-    STARTS_PERMILLE_MAX,
+    STARTS_PERMILLE,
     divide,
+    rounded_up,
     safe_share,
     starting_share,
 )
+from fairlead.model.egress_lease import LEASE_TIMES
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +87,10 @@ class TeamBudget:
         share = self.share(report)
         return share.bits_per_second if share else 0
 
+    def made(self, bits: int, safe: int) -> EgressShare:
+        """Return a share."""
+        return EgressShare(self.name, self.namespaces, bits, safe)
+
     def share(self, report: NodeReport) -> EgressShare | None:
         """Return the share that a node has, None for none."""
         shares = report.spec.shares(self.direction)
@@ -119,6 +129,11 @@ class DestinationBudget:
         share = self.share(report)
         return share.bits_per_second if share else 0
 
+    def made(self, bits: int, safe: int) -> DestinationShare:
+        """Return a share."""
+        of = self.limit
+        return DestinationShare(of.name, of.direction, bits, safe, of.bits)
+
     def share(self, report: NodeReport) -> DestinationShare | None:
         """Return the share that a node has, None for none."""
         of = self.limit.name, self.limit.direction
@@ -146,17 +161,51 @@ def _destination_key(name: str, direction: TrafficDirection) -> _BudgetKey:
     return "destination", name, direction.value
 
 
-#: A budget, a node's share of it, and what that is once nothing divides the budget.
-_Given = tuple[Budget, int, int]
 #: A budget and a node.
 _ShareKey = tuple[_BudgetKey, str]
+_Share = EgressShare | DestinationShare
+#: By then a node's share has fallen, whatever it has heard.
+_LOST_SECONDS = LEASE_TIMES.hold_seconds + LEASE_TIMES.fall_seconds
 
 
 @dataclass(slots=True)
 class EgressMemory:
-    """What nodes had before their share was lowered, until they confirm."""
+    """What nodes had before their share was lowered, until they confirm.
+
+    `divided` has the shares of each node that are no starts, read from its spec when that changes;
+    `places` is the number of nodes that starts are for, which follows theirs by halves and doubles.
+    """
 
     before: dict[_ShareKey, int] = field(default_factory=dict[_ShareKey, int])
+    divided: dict[str, tuple[NodeReportSpec, frozenset[_BudgetKey]]] = field(
+        default_factory=dict[str, tuple[NodeReportSpec, frozenset[_BudgetKey]]]
+    )
+    places: int = 0
+
+    def look(self, budgets: Iterable[Budget], reports: Mapping[str, NodeReport]) -> None:
+        """Take in what nodes have been given, and forget what is no longer there."""
+        there = {each.key: each.nodes | each.idle for each in budgets}
+        self.before = {
+            key: bits for key, bits in self.before.items() if key[1] in there.get(key[0], ())
+        }
+        known, self.divided = self.divided, {}
+        for name, report in reports.items():
+            found, spec = known.get(name), report.spec
+            if found is None or found[0] is not spec:
+                found = spec, frozenset(key for key, each in _given(spec) if not is_starting(each))
+            self.divided[name] = found
+        if not len(reports) <= self.places <= 4 * len(reports):
+            self.places = rounded_up(len(reports))
+
+    def unsure(self) -> dict[_BudgetKey, set[str]]:
+        """Return the nodes that have, or may still have, more than a start, by budget."""
+        found: dict[_BudgetKey, set[str]] = {}
+        for key, node in self.before:
+            found.setdefault(key, set()).add(node)
+        for node, (_, keys) in self.divided.items():
+            for key in keys:
+                found.setdefault(key, set()).add(node)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +223,15 @@ class SetShares:
         return not (self.shares or self.ingress or self.destinations)
 
 
-def is_starting(share: EgressShare | DestinationShare) -> bool:
+def _given(spec: NodeReportSpec) -> Iterator[tuple[_BudgetKey, _Share]]:
+    for direction in TrafficDirection:
+        for each in spec.shares(direction):
+            yield _team_key(each.team, direction), each
+    for each in spec.destinations:
+        yield _destination_key(each.destination, each.direction), each
+
+
+def is_starting(share: _Share) -> bool:
     """True for what a node without pods may begin with: it never changes by itself."""
     return share.bits_per_second == share.safe_bits_per_second
 
@@ -195,22 +252,34 @@ def decide_shares(
     `reports` are those of nodes whose agents limit traffic. Any part of the writes may be left out:
     the sum of shares is within the budget all the same.
     """
-    given: dict[str, list[_Given]] = {}
+    memory.look(budgets, reports)
+    ordered = sorted(budgets, key=lambda each: each.key)
+    unsure = memory.unsure()
+    given = {name: _NodeShares([], [], []) for name in reports}
+    starts: list[tuple[Budget, _Division]] = []
     lowered: set[str] = set()
     unlimited: set[str] = set()
-    there = {each.key: each.nodes | each.idle for each in budgets}
-    memory.before = {
-        key: bits for key, bits in memory.before.items() if key[1] in there.get(key[0], ())
-    }
-    for budget in sorted(budgets, key=lambda each: each.key):
-        for name, bits, safe in _divided(budget, reports, memory, now, policy=policy):
-            given.setdefault(name, []).append((budget, bits, safe))
-            if bits < budget.granted(reports[name]):
-                lowered.add(name)
-            if name in budget.nodes and budget.share(reports[name]) is None:
+    for budget in ordered:
+        of = _divided(budget, reports, memory, now,
+                      unsure=unsure.get(budget.key, set()), policy=policy)  # fmt: skip
+        starts.append((budget, of))
+        lowered |= of.leaving
+        for name, share in of.shares.items():
+            given[name].add(share, budget)
+            old = budget.share(reports[name])
+            if old is None:
                 unlimited.add(name)
-    writes = [_shares_of(report, given.get(name, ())) for name, report in sorted(reports.items())]
-    writes = [each for each in writes if _is_due(each, now, policy)]
+            elif share.bits_per_second < old.bits_per_second:
+                lowered.add(name)
+    for budget, of in starts:  # behind the others: where there are too many, they are left out
+        for name in of.idle if of.has_room else ():
+            given[name].add(of.start, budget)
+        for name in of.idle if not of.has_room else ():
+            if old := budget.share(reports[name]):  # nothing is raised, and who has none waits
+                bits = min(old.bits_per_second, of.start.bits_per_second)
+                given[name].add(budget.made(bits, bits), budget)
+    writes = [given[name].of(report) for name, report in sorted(reports.items())]
+    writes = [each for each in writes if _is_due(each, memory, now, policy)]
 
     def order(write: SetShares) -> tuple[bool, bool, str]:
         name, at = write.report.metadata.name, write.report.spec.egress_at
@@ -222,69 +291,81 @@ def decide_shares(
     return writes[: policy.writes_max]
 
 
-def _shares_of(report: NodeReport, given: Sequence[_Given]) -> SetShares:
-    """Return the write of a node's shares; where there are too many, those in use are kept."""
-    teams: dict[TrafficDirection, list[EgressShare]] = {each: [] for each in TrafficDirection}
-    destinations: list[DestinationShare] = []
-    for budget, bits, safe in sorted(given, key=lambda each: each[1] == each[2]):
-        if isinstance(budget, TeamBudget):
-            share = EgressShare(budget.name, budget.namespaces, bits, safe)
-            teams[budget.direction].append(share)
+class _NodeShares(NamedTuple):
+    """The shares of a node, in order of what is left out last."""
+
+    egress: list[EgressShare]
+    ingress: list[EgressShare]
+    destinations: list[DestinationShare]
+
+    def add(self, share: _Share, budget: Budget) -> None:
+        """Add a share of a budget."""
+        if isinstance(share, DestinationShare):
+            self.destinations.append(share)
+        elif isinstance(budget, TeamBudget) and budget.direction is TrafficDirection.INGRESS:
+            self.ingress.append(share)
         else:
-            of = budget.limit
-            destinations.append(DestinationShare(of.name, of.direction, bits, safe, of.bits))
-    out, into = (tuple(teams[each][:REPORTED_TEAMS_MAX]) for each in TrafficDirection)
-    return SetShares(report, out, into, tuple(destinations[:DESTINATIONS_MAX]))
+            self.egress.append(share)
+
+    def of(self, report: NodeReport) -> SetShares:
+        """Return the write of what has room."""
+        return SetShares(
+            report, tuple(self.egress[:REPORTED_TEAMS_MAX]),
+            tuple(self.ingress[:REPORTED_TEAMS_MAX]), tuple(self.destinations[:DESTINATIONS_MAX]),
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Division:
+    """A budget over its nodes: the shares of those that send, and the start of those that are idle.
+
+    Without room none is raised to it. `leaving` may still have more than that.
+    """
+
+    shares: Mapping[str, _Share]
+    idle: AbstractSet[str]
+    start: _Share
+    has_room: bool
+    leaving: AbstractSet[str]
 
 
 def _divided(
     budget: Budget, reports: Mapping[str, NodeReport], memory: EgressMemory, now: float,
-    *, policy: EgressPolicy,
-) -> list[tuple[str, int, int]]:  # fmt: skip
-    """Return the share and the safe share of each node, by name.
-
-    Those that are idle have what they may begin with, as soon as there is room for it.
-    """
-    names, idle = (sorted(each & reports.keys()) for each in (budget.nodes, budget.idle))
-
-    def held_by(of: Sequence[str]) -> list[int]:
-        return [_held(budget, each, memory, is_settled=_is_settled(each, now, policy))
-                for each in (reports[name] for name in of)]  # fmt: skip
-
-    held, elsewhere = held_by(names), held_by(idle)
-    starts = [
-        starting_share(
-            budget.bits, len(names) + len(idle),
-            share.bits_per_second if share is not None and is_starting(share) else 0,
-        )
-        for share in (budget.share(reports[name]) for name in idle)
-    ]  # fmt: skip
-    kept = list(map(max, starts, elsewhere))
-    has_room = sum(held) + sum(kept) <= budget.bits
-    found = [
-        (name, bits, bits)
-        for name, bits, old in zip(idle, starts, elsewhere, strict=True)
-        if has_room or bits <= old
-    ]
-    if not names:
-        return found
+    *, unsure: AbstractSet[str], policy: EgressPolicy,
+) -> _Division:  # fmt: skip
+    """Divide a budget; `unsure` are the nodes that may have more of it than a start."""
+    names = sorted(budget.nodes & reports.keys())
+    idle = (budget.idle & reports.keys()) - budget.nodes
+    start = starting_share(budget.bits, memory.places)
+    held = [_held(budget, reports[name], memory, now, policy=policy) for name in names]
+    leaving = unsure & idle
+    more = sum(
+        max(0, _held(budget, reports[name], memory, now, policy=policy) - start)
+        for name in leaving
+    )  # fmt: skip
+    starts = budget.bits * STARTS_PERMILLE // 1000 if idle else 0
+    has_room = sum(held) + starts + more <= budget.bits
     demand = [min(budget.bits, budget.reported(reports[name]).demand) for name in names]
     shares = divide(
-        budget.bits - sum(starts), np.array(demand, dtype=np.int64),
-        np.array(held, dtype=np.int64), np.ones(len(names), dtype=np.int64),
-        held_elsewhere=sum(kept) - sum(starts),
+        budget.bits - starts, np.array(demand, dtype=np.int64), np.array(held, dtype=np.int64),
+        np.ones(len(names), dtype=np.int64), held_elsewhere=more,
     ).tolist()  # fmt: skip
-    shared = budget.bits - (budget.bits * STARTS_PERMILLE_MAX // 1000 if idle else 0)
-    safe = safe_share(shared, len(names))
-    return [*((name, bits, safe) for name, bits in zip(names, shares, strict=True)), *found]
+    safe = safe_share(budget.bits - starts, len(names))
+    return _Division(
+        {name: budget.made(bits, safe) for name, bits in zip(names, shares, strict=True)},
+        idle, budget.made(start, start), has_room, leaving,
+    )  # fmt: skip
 
 
-def _held(budget: Budget, report: NodeReport, memory: EgressMemory, *, is_settled: bool) -> int:
+def _held(
+    budget: Budget, report: NodeReport, memory: EgressMemory, now: float, *, policy: EgressPolicy
+) -> int:
     """Return the most that a node may enforce: more than it was given for as long as it is unsure.
 
     A report that names the latest shares confirms them, but for what it says to hold still. Where
     this process does not know what the node had before (it is new), its own word counts, but only
-    until it should have taken what is written.
+    until it should have taken what is written. A node without pods that is silent for longer than
+    it may keep a share has none.
     """
     key, granted = (budget.key, report.metadata.name), budget.granted(report)
     claimed = budget.reported(report).limit
@@ -293,7 +374,10 @@ def _held(budget: Budget, report: NodeReport, memory: EgressMemory, *, is_settle
         if claimed <= granted:
             memory.before.pop(key, None)
         return max(granted, min(claimed, memory.before.get(key, 0)))
-    if key in memory.before or is_settled:
+    silent = now - parse_time(report.spec.egress_at) if report.spec.egress_at else inf
+    if silent > _LOST_SECONDS and report.metadata.name in budget.idle:
+        memory.before.pop(key, None)
+    if key in memory.before or silent > policy.settle_seconds:
         return max(granted, memory.before.get(key, 0))
     return max(granted, min(claimed, budget.bits))
 
@@ -301,29 +385,20 @@ def _held(budget: Budget, report: NodeReport, memory: EgressMemory, *, is_settle
 def _remember(write: SetShares, memory: EgressMemory) -> None:
     """Note what the node may go on with, until it confirms what is written."""
     node, spec = write.report.metadata.name, write.report.spec
-    given = [
-        (_team_key(each.team, direction), each.bits_per_second)
-        for direction in TrafficDirection
-        for each in spec.shares(direction)
-    ]
-    given += [
-        (_destination_key(each.destination, each.direction), each.bits_per_second)
-        for each in spec.destinations
-    ]
-    for of, bits in given:
-        memory.before[of, node] = max(bits, memory.before.get((of, node), 0))
+    after = NodeReportSpec(write.shares, None, write.ingress, write.destinations)
+    new = {key: each.bits_per_second for key, each in _given(after)}
+    for key, each in _given(spec):
+        if not is_starting(each) or new.get(key) != each.bits_per_second:
+            old = memory.before.get((key, node), 0)
+            memory.before[key, node] = max(each.bits_per_second, old)
 
 
-def _is_settled(report: NodeReport, now: float, policy: EgressPolicy) -> bool:
-    at = report.spec.egress_at
-    return at is None or now - parse_time(at) > policy.settle_seconds
-
-
-def _is_due(write: SetShares, now: float, policy: EgressPolicy) -> bool:
+def _is_due(write: SetShares, memory: EgressMemory, now: float, policy: EgressPolicy) -> bool:
     spec = write.report.spec
-    now_given = write.shares, write.ingress, write.destinations
-    if now_given != (spec.egress, spec.ingress, spec.destinations):
+    if (write.shares, write.ingress, write.destinations) != (
+        spec.egress, spec.ingress, spec.destinations
+    ):  # fmt: skip
         return True
-    if all(is_starting(each) for of in now_given for each in of):
+    if not memory.divided[write.report.metadata.name][1]:
         return False  # what a node may begin with holds for as long as it is there
     return spec.egress_at is None or now - parse_time(spec.egress_at) >= policy.confirm_seconds

@@ -34,9 +34,8 @@ class DividePolicy:
 
 
 _POLICY = DividePolicy()
-#: What all nodes that do not send yet may begin with, together, in 1/1000 of a budget; and what it
-#: may become where nodes keep what they have.
-_STARTS_PERMILLE, STARTS_PERMILLE_MAX = 20, 25
+#: What all nodes that do not send yet may begin with, together, in 1/1000 of a budget.
+STARTS_PERMILLE = 20
 
 
 def divide(
@@ -67,17 +66,17 @@ def safe_share(budget: int, senders: int) -> int:
     Their number is rounded up to a power of two, so a share that was sent earlier is still right
     while their number grows by less than that.
     """
-    return budget // (1 << max(0, senders - 1).bit_length())
+    return budget // rounded_up(senders)
 
 
-def starting_share(budget: int, nodes: int, given: int) -> int:
-    """Return what a node that does not send may begin with, one of `nodes` that may do so at once.
+def rounded_up(nodes: int) -> int:
+    """Return the least power of two that is at least a number of nodes."""
+    return 1 << max(0, nodes - 1).bit_length()
 
-    `given` is what it has for that already, 0 for nothing: it stays while it is near enough, so
-    that nodes which join and leave change nothing for all others.
-    """
-    part = max(1, budget * _STARTS_PERMILLE // 1000 // nodes)
-    return given if part <= 2 * given and 4 * given <= 5 * part else part
+
+def starting_share(budget: int, nodes: int) -> int:
+    """Return what a node that does not send may begin with; `nodes` may do so at once."""
+    return max(1, budget * STARTS_PERMILLE // 1000 // nodes)
 
 
 def _floor(budget: int, count: int, policy: DividePolicy) -> int:
