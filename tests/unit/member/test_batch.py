@@ -443,7 +443,7 @@ def test_a_terminal_of_srun_is_that_of_its_task_and_is_as_it_was_afterwards(
     before = termios.tcgetattr(theirs)
     path = os.ttyname(theirs)
     inner = (
-        'stty size; trap "echo caught" INT; until [ "$(stty size)" = "40 100" ]; do sleep 0.05; '
+        'trap "echo caught" INT; stty size; until [ "$(stty size)" = "40 100" ]; do sleep 0.05; '
         "done; read line; echo got $line; exit 7"
     )
     script = f"srun --pty -N1 -n1 -w 127.0.0.2 sh -c '{inner}' < {path} > {path}; echo code $?"

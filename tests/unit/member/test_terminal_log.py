@@ -21,6 +21,14 @@ MEMBER = {"FAIRLEAD_JOB_UID": "u-1", "FAIRLEAD_ATTEMPT": "1", "FAIRLEAD_ROLE": "
 WAITS = "import sys; sys.stdin.read()"
 
 
+def has_begun(process: subprocess.Popen[bytes]) -> None:
+    """Wait until a process shows its environment: Popen returns an instant before, within exec."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not Path(f"/proc/{process.pid}/environ").read_bytes():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize(
     ("raw", "line"),
     [
@@ -71,6 +79,7 @@ def program() -> Iterator[subprocess.Popen[bytes]]:
     with subprocess.Popen(
         [sys.executable, "-c", WAITS], env=MEMBER, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
+        has_begun(process)
         yield process
 
 
@@ -104,6 +113,7 @@ def test_only_a_pipe_of_the_member_s_own_program_is_taken(
     with (tmp_path / "results").open("wb") as results, subprocess.Popen(
         [sys.executable, "-c", WAITS], env=MEMBER, stdin=subprocess.PIPE, stdout=results
     ) as redirected:  # fmt: skip
+        has_begun(redirected)
         refused = first_output(of(redirected))
     assert refused == ("", "the job's program has sent its output elsewhere")
 
