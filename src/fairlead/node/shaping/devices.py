@@ -89,7 +89,7 @@ class _Link(msgspec.Struct):
 
 
 #: A VPN leads all traffic elsewhere by two halves, and leaves the default route as it is.
-_HALVES = ("0.0.0.0/1", "128.0.0.0/1", "2000::/3")
+_HALVES = (("0", 1), ("128", 1), ("2000::", 3))
 #: What may wait at least of packets without a class, where a device says less: with none, HTB would
 #: drop them all.
 _DIRECT_PACKETS = 1_000
@@ -100,7 +100,7 @@ def default_routes() -> tuple[Route, ...]:
 
     Those are the default ones, each way of one with several, and those of half the addresses.
     """
-    asked = "".join(f"route show table all match {each}\n" for each in _HALVES)
+    asked = "".join(f"route show table all match {first}/{bits}\n" for first, bits in _HALVES)
     found = run("ip", "-j", "-batch", "-", data=asked.encode())
     try:
         routes = [each for line in found.splitlines() if line.strip()
