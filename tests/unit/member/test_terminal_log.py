@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.patience import PATIENCE_SECONDS
 
 from fairlead.embedded.local import shim_session
 from fairlead.member import terminal_log
