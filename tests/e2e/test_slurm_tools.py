@@ -290,7 +290,8 @@ def test_scancel_says_which_id_is_wrong_and_refuses_signals_that_it_cannot_send(
 
 
 def test_scontrol_shows_jobs_hosts_and_partitions_and_changes_a_running_job(tools: Tools) -> None:
-    number = tools.submit(SLEEP, "-J", "shown", "-t", "01:00:00")
+    files = ("-o", "logs/%x-%j.out", "-e", "%j.err", "--comment", "run 7")
+    number = tools.submit(SLEEP, "-J", "shown", "-t", "01:00:00", *files)
     eventually(lambda: tools.queue("-j", str(number)), [f"{number} R"])
     text = tools.run("scontrol", "show", "job", str(number)).out
     assert text.startswith(f"JobId={number} JobName=shown\n")
@@ -298,6 +299,9 @@ def test_scontrol_shows_jobs_hosts_and_partitions_and_changes_a_running_job(tool
     parts = [word.partition("=") for word in line.split()]
     values = {name: value for name, _, value in parts}
     assert (values["JobState"], values["TimeLimit"]) == ("RUNNING", "01:00:00")
+    assert values["StdOut"] == str(tools.root / f"logs/shown-{number}.out")
+    assert values["StdErr"] == str(tools.root / f"{number}.err")
+    assert "Comment=run 7" in line
     tools.run("scontrol", "update", f"JobId={number}", "TimeLimit=30")
     assert tools.queue("-j", str(number), form="%l") == ["30:00"]
     assert tools.run("scontrol", "requeue", str(number)).out == ""

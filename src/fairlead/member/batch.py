@@ -52,7 +52,7 @@ from fairlead.member.mpirun import (
     kill_descendants,
     superseded,
 )
-from fairlead.member.srun import pattern_path
+from fairlead.member.srun_options import pattern_path
 from fairlead.member.step_layout import StepError
 from fairlead.member.steps import ENV_STEPS, Steps
 from fairlead.member.task_process import READ_BYTES_MAX

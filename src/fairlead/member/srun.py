@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import signal
 import sys
 from base64 import b64decode
@@ -38,6 +37,7 @@ from fairlead.member.srun_options import (
     StepPart,
     exported,
     parse_step,
+    pattern_path,
     programs,
 )
 from fairlead.member.step_layout import Allotted, StepError, layout
@@ -52,7 +52,6 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _SAYING = (signal.SIGUSR1, signal.SIGUSR2)
 #: Serves a task what `--mpi` asks for.
 _MPIRUN = (sys.executable, "-m", "fairlead.member.mpirun")
-_PATTERN = re.compile(r"%(?:0?(\d*))?([a-zA-Z%])")
 
 
 def allotted(environment: Mapping[str, str]) -> tuple[Allotted, ...]:
@@ -252,26 +251,6 @@ class Output:
             mode = "ab" if options.appends else "wb"
             self._files[path] = open(path, mode)  # noqa: SIM115 # until srun ends
         return self._files[path]
-
-
-def pattern_path(
-    pattern: str, environment: Mapping[str, str], *, rank: int, step: int | str
-) -> str:
-    """Return the file of a pattern of --output: %j, %x, %t, %s, %N, %A, %a, %u, %%."""
-    values = {
-        "j": environment.get("SLURM_JOB_ID", ""), "J": environment.get("SLURM_JOB_ID", ""),
-        "A": environment.get("SLURM_ARRAY_JOB_ID", environment.get("SLURM_JOB_ID", "")),
-        "a": environment.get("SLURM_ARRAY_TASK_ID", "4294967294"), "t": str(rank), "n": str(rank),
-        "s": str(step), "x": environment.get("SLURM_JOB_NAME", ""), "%": "%",
-        "N": environment.get("SLURMD_NODENAME", environment.get("MASTER_ADDR", "")),
-        "u": environment.get("USER", ""),
-    }  # fmt: skip
-
-    def value(match: re.Match[str]) -> str:
-        text = values.get(match[2], match[0])
-        return text.zfill(int(match[1])) if match[1] and text.isdecimal() else text
-
-    return _PATTERN.sub(value, pattern)
 
 
 async def _run(step: PlacedStep) -> int:

@@ -55,6 +55,7 @@ _LETTERS = {letter: name for table in (_TAKES_VALUE, _TAKES_NONE, _OPTIONAL)
             for name, letter in table.items() if letter}  # fmt: skip
 #: What `--mpi` may be, beside `list`: the flags of mpirun, which serves the task; None without it.
 MPI_KINDS: Mapping[str, tuple[str, ...] | None] = {"none": None, "pmi2": (), "pmix": ("--pmix",)}
+_PATTERN = re.compile(r"%(?:0?(\d*))?([a-zA-Z%])")
 #: A part of --export: up to a comma outside of single quotes.
 _EXPORTED = re.compile(r"(?:[^,']|'[^']*')+")
 #: Without these no task is a member of its job, or is found.
@@ -314,3 +315,23 @@ def _ranks(text: str) -> list[int]:
             raise StepError(f"'{text}' is not a list of tasks such as 0,3-5")
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return found
+
+
+def pattern_path(
+    pattern: str, environment: Mapping[str, str], *, rank: int, step: int | str
+) -> str:
+    """Return the file of a pattern of --output: %j, %x, %t, %s, %N, %A, %a, %u, %%."""
+    values = {
+        "j": environment.get("SLURM_JOB_ID", ""), "J": environment.get("SLURM_JOB_ID", ""),
+        "A": environment.get("SLURM_ARRAY_JOB_ID", environment.get("SLURM_JOB_ID", "")),
+        "a": environment.get("SLURM_ARRAY_TASK_ID", "4294967294"), "t": str(rank), "n": str(rank),
+        "s": str(step), "x": environment.get("SLURM_JOB_NAME", ""), "%": "%",
+        "N": environment.get("SLURMD_NODENAME", environment.get("MASTER_ADDR", "")),
+        "u": environment.get("USER", ""),
+    }  # fmt: skip
+
+    def value(match: re.Match[str]) -> str:
+        text = values.get(match[2], match[0])
+        return text.zfill(int(match[1])) if match[1] and text.isdecimal() else text
+
+    return _PATTERN.sub(value, pattern)

@@ -16,7 +16,7 @@ ELLIPSIS = "…"
 
 
 def parse_duration(text: str) -> float:
-    """Return the seconds of 12h, 1h30m, 2d, D-HH or [D-]HH:MM[:SS]; ValueError says the forms."""
+    """Return the seconds of 12h, 1h30m, 2d, D-HH or [D-]HH:MM[:SS]; ValueError with examples."""
     raw = text.strip()
     if _DURATION.match(raw):
         return sum(float(amount) * _UNIT_SECONDS[unit] for amount, unit in _PART.findall(raw))

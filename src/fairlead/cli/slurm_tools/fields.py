@@ -12,6 +12,7 @@ import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from fairlead.api import names
@@ -21,6 +22,7 @@ from fairlead.cli.slurm_tools.states import SlurmState
 from fairlead.cli.views.jobs import latest_attempt
 from fairlead.decide.jobs.slurm_variables import tasks_of
 from fairlead.decide.words import fold_names
+from fairlead.member.srun_options import pattern_path
 
 DAY = 86_400
 _MIB = 1 << 20
@@ -173,6 +175,31 @@ def command(record: QueueRecord) -> str:
         for container in role.template.spec.containers:
             return shlex.join((*container.command, *container.args))
     return ""
+
+
+def log_file(record: QueueRecord, stream: str) -> str:
+    """Return the file with a copy of what a script writes, of --output or --error; "" for none."""
+    for role in record.job.spec.roles:
+        for container in role.template.spec.containers:
+            command = container.command
+            words = command[: command.index("--")] if {names.BATCH, "--"} <= {*command} else ()
+            option = stream if stream in words else "--output"
+            if option in words:
+                pattern = words[words.index(option) + 1]
+                path = pattern_path(pattern, _of_script(record), rank=0, step="batch")
+                return str(PurePosixPath(container.working_dir or "", path))
+    return ""
+
+
+def _of_script(record: QueueRecord) -> dict[str, str]:
+    """Return what a pattern of --output reads of the environment of a script."""
+    found = {
+        "SLURM_JOB_ID": str(record.number), "SLURM_JOB_NAME": record.name, "USER": record.user,
+        "SLURMD_NODENAME": next(iter(record.nodes), ""),
+    }  # fmt: skip
+    if record.array is not None:
+        found |= {"SLURM_ARRAY_JOB_ID": str(record.array), "SLURM_ARRAY_TASK_ID": record.task}
+    return found
 
 
 def _dependency(record: QueueRecord) -> str:

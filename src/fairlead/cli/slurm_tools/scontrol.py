@@ -34,7 +34,7 @@ from fairlead.cli.job_request.node_kinds import Labels
 from fairlead.cli.script.header import parse_header
 from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION
 from fairlead.cli.slurm_tools import sinfo
-from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_SACCT, BY_WIDE, memory
+from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_SACCT, BY_WIDE, log_file, memory
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     NoHistory,
@@ -183,7 +183,9 @@ def _job_block(record: QueueRecord) -> list[list[tuple[str, str]]]:
         [("Reservation", job.spec.reservation or "(null)")],
         [("Command", wide("command"))],
         [("WorkDir", wide("workdir"))],
-        [("Comment", f"fairlead why {job.metadata.name}")],
+        *([[(name, path)] for name, stream in (("StdErr", "--error"), ("StdOut", "--output"))
+           if (path := log_file(record, stream))]),
+        [("Comment", wide("comment") or f"fairlead why {job.metadata.name}")],
     ]  # fmt: skip
 
 

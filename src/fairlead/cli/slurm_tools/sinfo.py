@@ -31,7 +31,7 @@ OPTIONS = ToolOptions(
     "S/sort= t/states= T/reservation ~v/verbose ~/local ~/federation /json? /yaml?",
     {
         "iterate": "watch sinfo",
-        "list-reasons": "fairlead nodes",
+        "list-reasons": "fairlead nodes -R",
         "reservation": "fairlead reservations",
         "json": "kubectl get nodes -o json",
         "yaml": "kubectl get nodes -o yaml",
