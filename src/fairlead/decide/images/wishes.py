@@ -134,7 +134,8 @@ def status_of_set(
     """Return how far a set is. `nodes` are its own."""
     uid, generation = image_set.metadata.uid, image_set.metadata.generation
     if is_expired(image_set, now):
-        ended = _with_ready(image_set, ("False", "Expired", "no image is pulled any more"), now)
+        said = ("False", "Expired", "no image is pulled any more")
+        ended = _with_ready(image_set, said, now)
         return ImageSetStatus(generation, ended, ImageSetPhase.EXPIRED, len(nodes))
     images: list[ImageOnNodes] = []
     lacking = 0
@@ -154,9 +155,9 @@ def status_of_set(
 
 
 def _with_ready(
-    image_set: ImageSet, ready: tuple[str, str, str], now: float
+    image_set: ImageSet, said: tuple[str, str, str], now: float
 ) -> tuple[Condition, ...]:
-    """Return its conditions with `ready`: status, reason and message."""
+    """Return the conditions with Ready as it is said: status, reason, message."""
     generation = image_set.metadata.generation or None
-    condition = Condition(names.READY, *ready, generation, format_time(now))
-    return set_condition(image_set.status.conditions, condition)
+    ready = Condition(names.READY, *said, generation, format_time(now))
+    return set_condition(image_set.status.conditions, ready)
