@@ -2,7 +2,7 @@
 
 Pods ask at both levels, with init containers, sidecars and overhead; neighbours are resized or wait
 at a gate; claims of volumes are of every binding mode, shared or of each member, on nodes that
-attach a few; claims of devices have counts, selectors, tolerations and alternatives.
+attach a few; claims of devices have counts, selectors, tolerations and alternatives, or are shared.
 
 The judge shares nothing with the planner beyond the types of the wire. It adds up amounts by
 itself, reads from volumes and classes which nodes reach them, matches devices by augmenting paths,
@@ -38,7 +38,12 @@ from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.objects import Objects
 from fairlead.testing.builders import EPOCH, make_job, make_node
-from fairlead.testing.device_builders import DRIVER, make_device_class, make_device_template
+from fairlead.testing.device_builders import (
+    DRIVER,
+    make_device_claim,
+    make_device_class,
+    make_device_template,
+)
 from fairlead.testing.device_builders import make_slice as slice_of
 from fairlead.testing.volume_builders import (
     ZONE,
@@ -71,6 +76,8 @@ class AskingRole:
     disks: str = ""
     devices: list[Options] = field(default_factory=list[Options])
     template: str = ""
+    #: A claim for devices that all members share; "" for none.
+    card: str = ""
 
     @property
     def is_certain(self) -> bool:
@@ -87,6 +94,8 @@ class AskingRole:
         ]
         if self.devices:
             spec["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": self.template}]
+        if self.card:
+            spec["resourceClaims"] = [{"name": "card", "resourceClaimName": self.card}]
         template = msgspec.convert({"spec": spec}, PodTemplate)
         wanted = {"accessModes": ["ReadWriteOnce"], "storageClassName": self.disks,
                   "resources": {"requests": {"storage": "1Gi"}}}  # fmt: skip
@@ -120,6 +129,8 @@ class Case:
     gpus: dict[str, list[Gpu]]
     objects: Objects
     gangs: list[Gang]
+    #: What claims ask for that members share.
+    cards: dict[str, list[Options]] = field(default_factory=dict[str, list[Options]])
 
 
 # ---------------------------------------------------------------------- generated clusters
@@ -158,6 +169,7 @@ def draw_case(rng: Random, name: str, *, roles_max: int = 1) -> Case:
         roles = [_role(rng, case, gang, i) for i in range(rng.randint(1, roles_max))]
         for each in roles[1:]:  # of other kinds, whose members come at once, one may be refused
             each.devices, each.template = roles[0].devices, roles[0].template
+            each.card = roles[0].card
         case.gangs.append(Gang(gang, roles))
     return case
 
@@ -175,7 +187,19 @@ def _role(rng: Random, case: Case, gang: str, number: int) -> AskingRole:
         asked = (request(options, f"r{i}") for i, options in enumerate(role.devices))
         found = make_device_template(role.template, *asked)
         case.objects = _with(case.objects, device_templates=[found])
+    elif rng.random() < 0.4:
+        role.card = _add_card(rng, case)
     return role
+
+
+def _add_card(rng: Random, case: Case) -> str:
+    """Add a claim for devices that gangs share, the same for all of them; return its name."""
+    name = f"{case.name}-card"
+    if name not in case.cards:
+        case.cards[name] = [[(rng.choice(sorted(set(KINDS) - {"none"})), 1)]]
+        asked = (request(options, f"r{i}") for i, options in enumerate(case.cards[name]))
+        case.objects = _with(case.objects, device_claims=[make_device_claim(name, *asked)])
+    return name
 
 
 def _requests(rng: Random) -> list[Options]:
@@ -359,10 +383,14 @@ class Judge:
             if driver.name == DISKS and driver.allocatable is not None
         }  # fmt: skip
         self.devices = Devices(case.gpus, {})
+        self.cards = case.cards
+        #: By claim the node of its devices.
+        self.allocated: dict[str, str] = {}
         for claim in objects.device_claims:
             if claim.status.allocation is not None:
                 for had in claim.status.allocation.devices.results:
                     self.devices.taken.setdefault(had.pool, set()).add(had.device)
+                    self.allocated[claim.metadata.name] = had.pool
 
     def fits(self, node: str, members: Sequence[AskingRole]) -> bool:
         """Whether a node has all that these members ask for, together."""
@@ -374,16 +402,30 @@ class Judge:
         disks, limit = sum(bool(each.disks) for each in members), self.limits.get(node)
         if disks and limit is not None and disks + len(self.attached[node]) > limit:
             return False
-        chosen = [self.devices.chosen(node, each.devices) for each in members]
+        if any(self.allocated.get(each.card, node) != node for each in members):
+            return False
+        chosen = [self.devices.chosen(node, self._asked(each)) for each in members]
         if None in chosen:
             return False
         asks = [ask for each in chosen for ask in each or ()]
         return self.devices.match(node, asks) is not None
 
+    def _asked(self, role: AskingRole) -> list[Options]:
+        """What a member needs of devices that its node has yet to give."""
+        is_given = not role.card or role.card in self.allocated
+        return role.devices if is_given else [*role.devices, *self.cards[role.card]]
+
+    def waits_for_a_card(self, gang: Gang) -> bool:
+        """Whether members share a claim without devices: the gang waits until another pod has got
+        them, which kube-scheduler does not (docs/design/devices.md).
+        """
+        users = [role.card for role in gang.roles if role.card for _ in range(role.count)]
+        return any(users.count(card) > 1 and card not in self.allocated for card in users)
+
     def finds_places(self, gang: Gang) -> bool:
         """Whether there is a way to give all members a node; all ways are tried."""
         members = [role for role in gang.roles for _ in range(role.count)]
-        if not self._may_have_claims(gang):
+        if not self._may_have_claims(gang) or self.waits_for_a_card(gang):
             return False
 
         def place(rest: Sequence[AskingRole], on: dict[str, list[AskingRole]]) -> bool:
@@ -405,6 +447,7 @@ class Judge:
                 on.setdefault(node, []).append(role)
         return (
             self._may_have_claims(gang)
+            and not self.waits_for_a_card(gang)
             and self._are_together(on)
             and all(node in self.nodes and self.fits(node, there) for node, there in on.items())
         )

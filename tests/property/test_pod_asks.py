@@ -21,6 +21,7 @@ from tests.property.placement_world import BOUNDED
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement
+from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from fairlead.api.kubernetes.volumes import own_claim_name
 from fairlead.decide.jobs.members import missing_pods
 from fairlead.decide.jobs.pods import AttemptPods
@@ -91,6 +92,11 @@ def bound(case: Case, objects: Objects, gang: Gang, job: Job, placement: Placeme
             world.device_claims.append(
                 make_device_claim(f"{name}-gpu", pod=name, has=[(node, each) for each in found])
             )
+        if role.card and role.card not in judge.allocated:
+            found = judge.devices.allocate(node, case.cards[role.card])
+            assert found is not None, "a claim that is shared has no devices where it was placed"
+            world.allocate(role.card, node, found)
+            judge.allocated[role.card] = node
         for claim in role.claims:
             world.bind(claim, node)
         if role.disks:
@@ -123,6 +129,19 @@ class World:
         spec = replace(volume.spec, claim_ref=make_volume(name, claim=name).spec.claim_ref)
         self.volumes[name] = replace(volume, spec=spec)
         self.claims[name] = make_claim(name, volume=name, storage_class=claim.storage_class)
+
+    def allocate(self, name: str, node: str, devices: list[str]) -> None:
+        """Give a claim devices of a node, which then is the only one that reaches them."""
+        here = NodeSelectorRequirement("metadata.name", "In", (node,))
+        reach = NodeSelector((NodeSelectorTerm(match_fields=(here,)),))
+        made = make_device_claim(name, has=[(node, each) for each in devices])
+        assert made.status.allocation is not None
+        allocation = replace(made.status.allocation, node_selector=reach)
+        status = replace(made.status, allocation=allocation)
+        self.device_claims = [
+            replace(each, status=status) if each.metadata.name == name else each
+            for each in self.device_claims
+        ]
 
     def objects(self, job: Job) -> Objects:
         return dataclasses.replace(
