@@ -257,6 +257,8 @@ def _files() -> Iterator[Target]:
     segments = "Tcp: OutSegs RetransSegs\nTcp: 9 1\n"
     yield Target("node.sources.packet_loss:parse_segments", (segments,), (OSError,), is_file=True)
     yield Target("node.sources.network:parse_fill", (table,), (OSError,), more=(64,), is_file=True)
+    gpu = '{"gpus":[{"index":0,"rows":[0,1,1,0],"address":"00000000:3B:00.0","slowdown":8}]}'
+    yield Target("node.sources.nvml:parse_look", (gpu,), (OSError,), is_file=True)
     nvme = '{"critical_warning":4,"media_errors":1,"percent_used":3}'
     ata = '{"id":197,"raw":{"value":9}}'
     smart = (

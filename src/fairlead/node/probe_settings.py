@@ -11,6 +11,13 @@ from fairlead.api.values.sections import Section, within
 Target = Annotated[str, Meta(min_length=1, max_length=253)]
 
 
+class NvmlSettings(Section, frozen=True):
+    """What NVIDIA's driver says of its GPUs."""
+
+    gpus: Annotated[int, within(0, 64, "The machine has so many; fewer are a fault; 0: not judged.")
+    ] = 0  # fmt: skip
+
+
 class StorageSettings(Section, frozen=True):
     """File systems of a network."""
 

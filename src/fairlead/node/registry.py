@@ -30,6 +30,7 @@ from fairlead.node.sources import (
     memory,
     mounts,
     network,
+    nvml,
     packet_loss,
     pcie,
     programs,
@@ -46,6 +47,7 @@ from fairlead.node.tuning import unknown_facts
 #: What makes each; None where the settings name nothing for it.
 SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
     "kernel-log": kernel_log.source,
+    nvml.SOURCE: nvml.source,
     "memory-ecc": ecc.source,
     "pcie": pcie.source,
     "infiniband": infiniband.source,

@@ -23,6 +23,7 @@ from fairlead.api.cluster.node_report import (
 from fairlead.api.values.sections import Section, about, within
 from fairlead.model.health.faults import Action, Severity
 from fairlead.node.probe_settings import (
+    NvmlSettings,
     ReachSettings,
     ServiceSettings,
     SmartSettings,
@@ -463,6 +464,7 @@ class AgentSettings(Section, frozen=True):
                        "grow, are a warning; 0: not judged."),
     ] = 900  # fmt: skip
     gpu: GpuSettings = GpuSettings()
+    nvml: NvmlSettings = NvmlSettings()
     ecc: EccSettings = EccSettings()
     pcie: PcieSettings = PcieSettings()
     infiniband: InfinibandSettings = InfinibandSettings()

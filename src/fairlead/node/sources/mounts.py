@@ -90,7 +90,8 @@ def judge(
         verdict = steady(Severity.CRITICAL, Action.ASK_PERSON, stable)
         of = identity(MISSING, place)
         observations.append(observed(of, verdict, "nothing is mounted there", at))
-    looked = frozenset({*facts.answers, *settings.storage.mounts})
+    answered = (place for place, each in facts.answers.items() if not each.is_pending)
+    looked = frozenset({*answered, *settings.storage.mounts})
     return Judged(strikes, tuple(observations), looked)
 
 

@@ -148,7 +148,7 @@ def parse_nvme(text: str) -> DiskHealth:
 def _decoded(text: str, type_: type[T], tool: str) -> T:
     try:
         return msgspec.json.decode(text, type=type_)
-    except ValueError as error:  # also for texts that are no UTF-8
+    except ValueError as error:
         raise OSError(f"{tool} wrote no JSON that is known: {str(error)[:80]}") from error
 
 
