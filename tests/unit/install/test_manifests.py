@@ -168,10 +168,9 @@ def test_the_agent_has_the_mounts_that_the_page_says_and_no_other() -> None:
         assert is_served is not of_no_mount, name
 
 
-#: The clock is asked for by a call, what is reached by connections; containerd's settings take its
-#: own program, disks theirs; and the others are refused in the values: they change the machine, or
-#: run programs.
-OF_NO_MOUNT = ("clock", "containerd", "programs", "tuning", "traffic", "shaping", "reach", "smart")
+#: The clock is asked for by a call; containerd's settings take its
+#: own program, disks theirs; and the others are refused in the values: they change the machine, or run programs.
+OF_NO_MOUNT = ("clock", "containerd", "programs", "tuning", "traffic", "shaping", "smart")
 
 
 def test_no_mount_of_the_machine_can_be_written_but_the_agents_own_state() -> None:

@@ -70,6 +70,7 @@ def test_the_page_lists_every_source_with_its_period(tmp_path: Path) -> None:
     settings = changed(settings, "tuning", profile="ml-node")
     settings = changed(settings, "traffic", pods=str(tmp_path / "pods.json"))
     settings = changed(settings, "shaping", enabled=True)
+    settings = changed(settings, "reach", names=("localhost",))
     page = ExporterSettings("http://127.0.0.1/", (ExportedMetricSettings("a"),))
     settings = changed(settings, "exporters", pages=(page,))
     made = {source.name: source.period_seconds for source in sources(tree.host(), settings)}

@@ -175,8 +175,11 @@ def _is_peer(key: str) -> bool:
     return key.startswith(f"{PEERS} ")
 
 
-def source(host: Host, settings: AgentSettings) -> SignalSource[ReachFacts, Strikes]:
-    """Return the source of what the machine should reach."""
+def source(host: Host, settings: AgentSettings) -> SignalSource[ReachFacts, Strikes] | None:
+    """Return the source of what the machine should reach; None where nothing is named."""
+    given = settings.reach
+    if not (given.names or given.registries or given.peers):
+        return None
     return SignalSource(
         SOURCE, (NAMES, REGISTRIES, PEERS), Strikes, ReachReader(host, settings).read,
         partial(judge, settings=settings), period_seconds=_PERIOD_SECONDS,
