@@ -168,8 +168,8 @@ def test_the_agent_has_the_mounts_that_the_page_says_and_no_other() -> None:
         assert is_served is not of_no_mount, name
 
 
-#: The clock is asked for by a call; containerd's settings take its
-#: own program, disks theirs; and the others are refused in the values: they change the machine, or run programs.
+#: The clock is asked for by a call; containerd's settings and disks take programs of the machine;
+#: and the others are refused in the values: they change the machine, or run programs of it.
 OF_NO_MOUNT = ("clock", "containerd", "programs", "tuning", "traffic", "shaping", "smart")
 
 
