@@ -18,12 +18,15 @@ from fairlead.api.values.sketch import TEXT_MAX, TEXT_PATTERN
 
 #: Faults of one report: the worst ones. The agent keeps more.
 REPORTED_FAULTS_MAX = 100
-#: There are 21 sources, and etcd takes no larger report than one with all that is bounded here.
+#: There are some 20 sources, and etcd takes no larger report than one with all that has a bound
+#: here.
 REPORTED_SOURCES_MAX = 48
 REPORTED_CHECKS_MAX = 16
 #: Characters of the texts of a fault; longer ones of others are cut where they are found.
 EVIDENCE_MAX = 240
 COMPONENT_MAX = 160
+#: The check of a fault that asks for a reboot for the settings of a tuning profile alone.
+TUNING_RESTART = "tuning-restart"
 CODE_MAX = 64
 CODES_MAX = 8
 CHECK_MAX = 63
@@ -367,11 +370,6 @@ class ReportedShaping(Wire, frozen=True):
         tuple[Annotated[str, doc(maxLength=CLASS_NAME_MAX, pattern=_PLAIN)], ...],
         doc("Classes that can be destinations here.", maxItems=REPORTED_CLASSES_MAX),
     ] = ()
-
-    @property
-    def has_shares(self) -> bool:
-        """True where some share of a budget is in force."""
-        return bool(self.teams or self.ingress or self.destinations)
 
     def lines(self, direction: TrafficDirection) -> tuple[ReportedTeamEgress, ...]:
         """Return the teams' lines of a direction."""
