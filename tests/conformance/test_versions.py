@@ -89,7 +89,7 @@ async def test_60_what_one_version_writes_the_other_one_reads(target: Target) ->
         await forget(target)
 
 
-async def test_62_each_answer_in_a_deprecated_version_warns_of_it(target: Target) -> None:
+async def test_60_each_answer_in_a_deprecated_version_warns_of_it(target: Target) -> None:
     async def warning(method: str, path: str, body: Any = None, **query: str) -> str:
         answer = await target.request(method, path, body, query=query)
         return answer.headers.get("Warning", "")
