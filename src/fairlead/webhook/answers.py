@@ -241,7 +241,7 @@ class AdmissionAnswers:
         _, judge = WORK_KINDS[resource.name]
         causes = judge(
             asked.object, old, classes=self._classes(), teams=teams,
-            user=replace(asked.user, is_administrator=is_administrator),
+            user=replace(asked.user, is_administrator=True) if is_administrator else asked.user,
             namespace=asked.namespace, own_namespace=self._rules.own_namespace, count=count,
             terms=self._terms,
         )  # fmt: skip

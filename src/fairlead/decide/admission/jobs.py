@@ -222,7 +222,9 @@ def _arrays_of(job: Obj) -> tuple[Obj, ...]:
     """Return the references to arrays that control a job as plain JSON."""
     metadata = job.get("metadata")
     owners: object = metadata.get("ownerReferences") if isinstance(metadata, Mapping) else None
-    listed: Sequence[object] = owners if isinstance(owners, list) else ()
+    if not isinstance(owners, list):
+        return ()
+    listed: Sequence[object] = owners
     return tuple(
         owner for owner in listed
         if isinstance(owner, Mapping) and owner.get("kind") == JOB_ARRAYS.kind
