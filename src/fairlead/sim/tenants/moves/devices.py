@@ -24,8 +24,9 @@ _EXPRESSIONS = (
     f"{_AT}.index in [0, 2]", f"{_AT}.index == 1 || {_AT}.memory == 40", "false", "true",
     f'{_AT}.serial == "x"', f'has({_AT}.serial) && {_AT}.serial.startsWith("x")',
     f"{_AT}.none == 1", 'device.attributes["other"].x == 1', f"{_AT}.index / 0 == 1",
-    f'{_AT}.serial.matches("(a+)+$")', f"{_AT}.index", "device.", "device", "", "[[[[[[[[",
-    "cel.bind(x, 1, x == 1)", f"{_AT}.map(x, x).size() > 0", "1 == 1 && " * 200 + "true",
+    f'{_AT}.serial.matches("(a+)+$")', f"{_AT}.index", "device.", "device", "",
+    "!" * 1_500 + "true", "cel.bind(x, 1, x == 1)", f"{_AT}.map(x, x).size() > 0",
+    "1 == 1 && " * 200 + "true",
     "(" * 300 + "true" + ")" * 300, "'\\u0000' == device.driver", "x" * 9_000,
     f"quantity('1Gi').isLessThan(quantity('{'9' * 30}'))", "dyn(1) == 1",
 )  # fmt: skip
