@@ -18,8 +18,7 @@ from fairlead.api.values.sketch import TEXT_MAX, TEXT_PATTERN
 
 #: Faults of one report: the worst ones. The agent keeps more.
 REPORTED_FAULTS_MAX = 100
-#: There are some 20 sources, and etcd takes no larger report than one with all that has a bound
-#: here.
+#: There are 22 sources, and etcd takes no larger report than one with all that is bounded here.
 REPORTED_SOURCES_MAX = 48
 REPORTED_CHECKS_MAX = 16
 #: Characters of the texts of a fault; longer ones of others are cut where they are found.
