@@ -17,7 +17,6 @@ from operator import attrgetter
 
 from fairlead.api.cluster.node_suites import pair_suite
 from fairlead.api.cluster.node_test import NodeTestCause, NodeTestPeer
-from fairlead.decide.health.pair_step import is_blamed
 from fairlead.decide.health.testing import CreateTest
 from fairlead.model.health.idle_nodes import NEVER, RETRY_SECONDS, DueNode
 from fairlead.model.health.pair_book import Leaf, PairBook, PairedNode, distance
@@ -93,13 +92,7 @@ class PairPlan:
         return a, b
 
     def _is_free(self, name: str) -> bool:
-        """True for a node that may meet another one: not for one that has failed, either, which
-        is still free for the instant until it is taken out.
-        """
-        if name in self._taken or not self._book.idle.is_free(name):
-            return False
-        node = self._book.nodes[name]
-        return not is_blamed(node.node, [each.test for each in node.records])
+        return name not in self._taken and self._book.idle.is_free(name)
 
     def _may_ask(self, name: str) -> bool:
         """True for a free node; after a pair that measured nothing, or many, some time later."""
