@@ -78,10 +78,12 @@ class Decoders(Generic[T]):
 
     def __init__(self, resource: Resource[T]) -> None:
         kind: Any = resource.type
+        page: Any = _Page
+        line: Any = _Line
         self._resource = resource
         self._object = msgspec.json.Decoder(resource.type)
-        self._page = cast("msgspec.json.Decoder[_Page[T]]", msgspec.json.Decoder(_Page[kind]))
-        self._line = cast("msgspec.json.Decoder[_Line[T]]", msgspec.json.Decoder(_Line[kind]))
+        self._page = cast("msgspec.json.Decoder[_Page[T]]", msgspec.json.Decoder(page[kind]))
+        self._line = cast("msgspec.json.Decoder[_Line[T]]", msgspec.json.Decoder(line[kind]))
         #: Makes a freshly decoded object smaller.
         self._reduce = _reducer_of(resource.type)
 
