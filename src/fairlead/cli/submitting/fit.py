@@ -91,7 +91,7 @@ def check_fit(api: Api, job: Job, now: float, *, shows_pulls: bool = False) -> J
         except Forbidden:
             words = "not checked: you may not list what the cluster has"
             return JobFit(words, JobStart(StartKind.NOT_CHECKED))
-    words, start = _words(fitted, job, now), _start_of(fitted, now)
+    words, start = _words(fitted, job, now), _start_of(fitted)
     if not shows_pulls or fitted.place is None:
         return JobFit(words, start)
     from fairlead.cli.cluster.image_outlook import image_outlook  # loads what plans pulls
@@ -99,12 +99,12 @@ def check_fit(api: Api, job: Job, now: float, *, shows_pulls: bool = False) -> J
     return JobFit(words, start, tuple(image_outlook(api, job, fitted.place).lines))
 
 
-def _start_of(fitted: Fitted, now: float) -> JobStart:
+def _start_of(fitted: Fitted) -> JobStart:
     """Return when the job of an answer starts. A preemption whose end is not known counts from its
     beginning: victims that save a checkpoint take minutes at most.
     """
     if fitted.verdict.reason is Reason.PLACED:
-        return JobStart(StartKind.NOW, now)
+        return JobStart(StartKind.NOW)
     match fitted.forecast:
         case Forecast(may_start_by=at):
             return JobStart(StartKind.BY_INSTANT, at)

@@ -20,7 +20,7 @@ from fairlead.api.values.times import format_time
 from fairlead.cli.app import run
 from fairlead.cli.cluster.image_outlook import image_outlook
 from fairlead.cli.connection.identity import local_user
-from fairlead.cli.submitting.fit import check_fit
+from fairlead.cli.submitting.fit import JobStart, StartKind, check_fit
 from fairlead.input.errors import CliError, render_error
 from fairlead.testing.builders import (
     EPOCH,
@@ -212,6 +212,20 @@ def test_a_job_that_preempts_is_told_which_jobs_and_when(ran_seconds: float, sai
     assert check_fit(api, high, EPOCH).text == f"Place    {said}"
 
 
+def test_starts_can_be_compared_and_those_at_once_are_equal_whenever_they_are_asked_for() -> None:
+    high = make_job("high", spec={"priority_class_name": "urgent"})
+    free = busy(running("low", "node-0000", since=EPOCH))
+    free.create(NODES.raw, to_wire(make_nodes(2)[1]))
+    now = check_fit(free, high, EPOCH).start
+    assert now == check_fit(free, high, EPOCH + 5).start
+    low = busy(running("low", "node-0000", since=EPOCH - 3600))
+    assert now < check_fit(low, high, EPOCH).start == by(30)
+
+
+def by(seconds: float) -> JobStart:
+    return JobStart(StartKind.BY_INSTANT, EPOCH + seconds)
+
+
 def test_a_victim_that_may_save_a_checkpoint_first_leaves_the_time_open() -> None:
     low = running("low", "node-0000", since=EPOCH - 3600)
     low = replace(low, status=replace(low.status, progress=Progress(checkpoint_step=5)))
@@ -225,7 +239,9 @@ def test_a_job_that_waits_is_told_by_when_it_starts() -> None:
         "Place    waits: needs 8 GPUs, 0 of 8 are free: 8 short; starts within 1h if the jobs "
         "ahead use their whole time limits"
     )
+    assert check_fit(api, make_job("b"), EPOCH).start == by(3630), "with its grace period"
     endless = busy(running("a", "node-0000", since=EPOCH))
+    assert check_fit(endless, make_job("b"), EPOCH).start == JobStart(StartKind.UNKNOWN)
     said = "Place    waits: needs 8 GPUs, 0 of 8 are free: 8 short"
     assert check_fit(endless, make_job("b"), EPOCH).text == said
 
