@@ -54,9 +54,9 @@ BUSY = replace(
 
 
 def test_tests_find_silent_faults_before_gangs_do_and_cost_next_to_nothing() -> None:
-    tested = run_world(lambda: World(BAD, 4))
+    tested = run_world(lambda: World(BAD, 6))
     bare = replace(BAD, health=HealthPolicy(), profile=DEFAULT)
-    untested = run_world(lambda: World(bare, 4))
+    untested = run_world(lambda: World(bare, 6))
     assert untested.node_tests.tests == 0
     assert untested.silent.found_by_people > 0
     assert untested.silent.found_by_tests == 0
@@ -78,7 +78,7 @@ def test_tests_leave_for_work_whatever_fails() -> None:
         user_acts_per_day=300.0, node_failures_per_day=20.0, renews_watches=True,
         workload=replace(BUSY.workload, jobs=40, seconds=HOUR / 2, run_seconds_max=300.0),
     )  # fmt: skip
-    world = run_world(lambda: World(rough, 2))
+    world = run_world(lambda: World(rough, 1))
     assert world.kills > 5
     assert world.node_tests.left > 2, "work came while a test ran"
     assert world.node_tests.most > 1

@@ -46,7 +46,6 @@ from fairlead.decide.fleet.settings import BalloonSettings
 from fairlead.decide.health.settings import (
     HealthSettings,
     SilenceSettings,
-    condition_rules,
     conflicts_of_tests,
 )
 from fairlead.decide.images.settings import ImagesSettings
@@ -262,7 +261,7 @@ class ControllerSettings(Section, frozen=True):
             health=replace(
                 HealthPolicy(**fields(self.health)),
                 test_suites=tests,
-                conditions=condition_rules(self.health),
+                conditions=tuple(each.rule() for each in self.health.conditions),
                 own_tests=tuple(each.test() for each in self.health.own_tests),
             ),
             silence=SilencePolicy(**fields(self.silence)),

@@ -110,7 +110,7 @@ class HealthController:
         self._books = FleetBooks(client)
         self._events = events
         self._records = FleetRecords(history, events, log)
-        self._clock, self._policy = clock, policy
+        self._clock, self._policy, self._rules = clock, policy, policy.condition_rules()
         self._memory = HealthMemory()
         self._pulse = Pulse()
         self._set_aside = set_aside_of(reader)
@@ -328,7 +328,7 @@ class HealthController:
             is_replaceable=is_replaceable,
             is_restartable=is_replaceable and pool is not None
             and pool.spec.provider.type.restarts,
-            tests=self._book.of(node), stated=self._policy.conditions.faults_of(node),
+            tests=self._book.of(node), stated=self._rules.faults_of(node),
             suite="" if self._tests.is_undefined else suite,
         )  # fmt: skip
         return view

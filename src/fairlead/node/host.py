@@ -105,6 +105,11 @@ def kernel_clock() -> ClockState:
     return ClockState(not state.status & _STA_UNSYNC, state.offset / unit)
 
 
+def kernel_mounts() -> str:
+    """Return this process's own mounts; a place may have any bytes in its name. OSError."""
+    return Path("/proc/self/mountinfo").read_text(errors="surrogateescape")
+
+
 @dataclass(frozen=True, slots=True)
 class Host:
     """A machine. What has a default is the kernel's but in tests.
@@ -118,7 +123,7 @@ class Host:
     clock: Clock = field(default_factory=SystemClock)
     usage: Callable[[Path], FileSystemSize] = os.statvfs
     clock_state: Callable[[], ClockState] = kernel_clock
-    own_mounts: Callable[[], str] = Path("/proc/self/mountinfo").read_text
+    own_mounts: Callable[[], str] = kernel_mounts
     containerd_dump: Callable[[], str] | None = None
     programs: Path | None = None
 

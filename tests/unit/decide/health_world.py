@@ -131,7 +131,7 @@ class HealthWorld:
                 node, record_of(node.metadata.annotations), self.reports.get(name),
                 is_used=name in self.used, is_replaceable=self.replaceable,
                 is_restartable=self.restartable,
-                stated=self.policy.conditions.faults_of(node),
+                stated=self.policy.condition_rules().faults_of(node),
             )  # fmt: skip
             if self._views.get(name) != view:  # of what is as it was, the view is the same one
                 self._views[name] = view

@@ -15,15 +15,13 @@ from fairlead.api.values.times import format_time
 from fairlead.decide.health.conditions import (
     CONDITION_RULES,
     CONDITIONS_MAX,
-    SHIPPED_CONDITIONS,
     ConditionRule,
+    ConditionRules,
 )
 from fairlead.decide.health.need import open_faults
 from fairlead.decide.health.settings import (
     ConditionSettings,
     ConditionStatus,
-    HealthSettings,
-    condition_rules,
 )
 from fairlead.model.health.node_record import NodeState
 from fairlead.testing.builders import EPOCH, make_node
@@ -34,6 +32,8 @@ NVSENTINEL = NodeCondition(
     "ErrorCode:79 gpu:0 XID error occured Recommended Action=NODE_REBOOT;",
 )  # fmt: skip
 DEADLOCK = NodeCondition("KernelDeadlock", "True", "DockerHung", "task docker:20744 blocked")
+#: Without rules of the cluster.
+SHIPPED = ConditionRules()
 GPU_OF_EKS = NodeCondition("AcceleratedHardwareReady", "False", "NvidiaXID79Error", "XID-79")
 
 
@@ -58,19 +58,19 @@ def _stated(rule: ConditionRule, status: str) -> NodeCondition:
 def test_each_rule_that_is_shipped_has_its_fault_and_none_where_the_condition_is_good(
     rule: ConditionRule,
 ) -> None:
-    (fault,) = SHIPPED_CONDITIONS.faults_of(stating(_stated(rule, rule.status)))
+    (fault,) = SHIPPED.faults_of(stating(_stated(rule, rule.status)))
     assert (fault.check, fault.severity, fault.action) == (rule.check, rule.severity, rule.action)
     assert fault.check.startswith("condition-")
     assert fault.first_seen == fault.last_seen == format_time(EPOCH - 3600)
     good = {"True": "False", "False": "True"}[rule.status]
     for status in (good, "Unknown"):
-        assert SHIPPED_CONDITIONS.faults_of(stating(_stated(rule, status))) == ()
+        assert SHIPPED.faults_of(stating(_stated(rule, status))) == ()
 
 
 def test_neither_kubelets_own_conditions_nor_those_of_unknown_types_are_faults() -> None:
     unknown = NodeCondition("GatewayReady", "True", "Some", "")
-    assert SHIPPED_CONDITIONS.faults_of(stating(unknown)) == ()
-    assert len(SHIPPED_CONDITIONS.faults_of(stating(unknown, DEADLOCK))) == 1
+    assert SHIPPED.faults_of(stating(unknown)) == ()
+    assert len(SHIPPED.faults_of(stating(unknown, DEADLOCK))) == 1
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_neither_kubelets_own_conditions_nor_those_of_unknown_types_are_faults()
 def test_nvsentinel_says_itself_what_should_be_done(
     said: str, severity: Severity, action: Action
 ) -> None:
-    (fault,) = SHIPPED_CONDITIONS.faults_of(stating(replace(NVSENTINEL, message=said)))
+    (fault,) = SHIPPED.faults_of(stating(replace(NVSENTINEL, message=said)))
     assert (fault.severity, fault.action) == (severity, action)
 
 
@@ -95,25 +95,26 @@ def test_the_condition_of_a_monitor_that_was_removed_counts_no_more() -> None:
     for seconds, count in ((1800, 1), (1801, 0)):
         beat = format_time(EPOCH - seconds)
         node = stating(replace(DEADLOCK, last_heartbeat_time=beat), ready_at=EPOCH)
-        assert len(SHIPPED_CONDITIONS.faults_of(node)) == count
+        assert len(SHIPPED.faults_of(node)) == count
     node = stating(replace(NVSENTINEL, last_heartbeat_time=format_time(0)))
-    assert len(SHIPPED_CONDITIONS.faults_of(node)) == 1, "NVSentinel confirms nothing"
+    assert len(SHIPPED.faults_of(node)) == 1, "NVSentinel confirms nothing"
 
 
 def test_texts_and_numbers_of_conditions_are_bounded() -> None:
     many = [replace(NVSENTINEL, type=f"T{i}" * 99, message="x" * 9999) for i in range(99)]
-    found = SHIPPED_CONDITIONS.faults_of(stating(*many))
+    found = SHIPPED.faults_of(stating(*many))
     assert len(found) == CONDITIONS_MAX
     assert (len(found[0].component), len(found[0].evidence)) == (160, 240)
 
 
 def test_rules_of_the_cluster_go_before_those_that_are_shipped() -> None:
-    rules = condition_rules(HealthSettings(conditions=(
+    own = (
         ConditionSettings("KernelDeadlock", reason="Docker*", severity=Severity.INFO,
                           action=Action.NONE),
         ConditionSettings("RackCool", ConditionStatus.FALSE, check="condition-rack",
                           action=Action.ASK_PERSON),
-    )))  # fmt: skip
+    )  # fmt: skip
+    rules = ConditionRules(each.rule() for each in own)
     rack = NodeCondition("RackCool", "False", "", "")
     (fault,) = rules.faults_of(stating(DEADLOCK, rack))
     assert (fault.words, fault.action) == ("condition-rack RackCool", Action.ASK_PERSON)
@@ -126,7 +127,7 @@ def test_a_person_who_mended_a_node_is_believed_until_the_condition_comes_again(
     for seconds, count in ((-7200, 1), (0, 0)):
         notes = {REPAIRED: format_time(EPOCH + seconds)}
         said = replace(node, metadata=replace(node.metadata, annotations=notes))
-        found = SHIPPED_CONDITIONS.faults_of(said)
+        found = SHIPPED.faults_of(said)
         assert len(open_faults(said, None, (), found)) == count
 
 

@@ -47,7 +47,7 @@ class HostTree:
 
     def _own_mounts(self) -> str:
         """Return the mounts of the machine, as they are mounted below its root."""
-        lines = (self.root / "proc/1/mountinfo").read_text().splitlines()
+        lines = (self.root / "proc/1/mountinfo").read_text(errors="replace").splitlines()
         rows = (line.split(" ", 5) for line in lines if line.count(" ") > 4)
         return "\n".join(
             " ".join((*row[:4], f"{self.root}{'' if row[4] == '/' else row[4]}", row[5]))

@@ -154,10 +154,6 @@ class ConditionRules:
             yield _fault(condition, rule)
 
 
-#: Of a cluster that states none of its own.
-SHIPPED_CONDITIONS = ConditionRules()
-
-
 def _fault(condition: NodeCondition, rule: ConditionRule) -> ReportedFault:
     action, at = rule.action, condition.last_transition_time or ""
     if rule.says_action and (said := _SAID_ACTION.search(condition.message)) is not None:

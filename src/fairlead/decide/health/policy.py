@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from fairlead.api.cluster.node_suites import MachineTest
-from fairlead.decide.health.conditions import CONDITION_CHECKS, ConditionRules
-from fairlead.decide.health.settings import HealthSettings, SilenceSettings, condition_rules
+from fairlead.decide.health.conditions import CONDITION_CHECKS, ConditionRule, ConditionRules
+from fairlead.decide.health.settings import HealthSettings, SilenceSettings
 from fairlead.decide.removal.ledger import Budgets
 from fairlead.decide.removal.trust import SightLimits
 
@@ -36,7 +36,6 @@ class SuiteRule:
 
 #: Settings say what the fields of their names are for, and have the defaults.
 _SETTINGS = HealthSettings()
-_CONDITIONS = condition_rules(_SETTINGS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,8 @@ class HealthPolicy:
     #: Suites of nodes by their labels, such as the type of the instance or the product of the GPUs.
     #: The first rule that matches and names a suite counts.
     test_suites: tuple[SuiteRule, ...] = ()
-    #: What conditions that others state of a Node mean.
-    conditions: ConditionRules = _CONDITIONS
+    #: What conditions that others state of a Node mean, beside the rules that are shipped.
+    conditions: tuple[ConditionRule, ...] = ()
     idle_test_after_seconds: int = _SETTINGS.idle_test_after_seconds
     idle_test_interval_seconds: int = _SETTINGS.idle_test_interval_seconds
     pair_tests: bool = _SETTINGS.pair_tests
@@ -98,6 +97,10 @@ class HealthPolicy:
     orphan_seconds: float = 300.0
     sight: SightLimits = field(default_factory=SightLimits)
     budgets: Budgets = field(default_factory=Budgets)
+
+    def condition_rules(self) -> ConditionRules:
+        """Return the rules of conditions, those of the cluster first."""
+        return ConditionRules(self.conditions)
 
     def acts_on(self, check: str) -> bool:
         """True when faults of a check are acted on, and not only recorded."""

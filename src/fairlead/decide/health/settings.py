@@ -20,9 +20,7 @@ from fairlead.api.cluster.node_suites import (
 from fairlead.api.values.sections import DAY, Section, about, within
 from fairlead.decide.health.conditions import (
     CONDITION_CHECKS,
-    SHIPPED_CONDITIONS,
     ConditionRule,
-    ConditionRules,
 )
 
 NAME = r"^[a-z][A-Za-z0-9-]*$"
@@ -141,12 +139,6 @@ class ConditionSettings(Section, frozen=True):
             self.type, self.check, self.severity, self.action, status=self.status.value,
             reason=self.reason, is_renewed=self.renewed,
         )  # fmt: skip
-
-
-def condition_rules(settings: HealthSettings) -> ConditionRules:
-    """Return the rules of conditions, with those of the cluster."""
-    own = [each.rule() for each in settings.conditions]
-    return ConditionRules(own) if own else SHIPPED_CONDITIONS
 
 
 class HealthSettings(Section, frozen=True):
