@@ -25,8 +25,8 @@ def node_rows(found: PolicyComparison) -> list[Row]:
 def _path(steps: Iterable[HealthStep]) -> str:
     """Return the steps of a node, each session with its begin."""
     parts = list[str]()
-    told = [each for each in steps if each.action not in _PASSED]
-    for action, group in groupby(told, key=lambda each: each.action):
+    shown = [each for each in steps if each.action not in _PASSED]
+    for action, group in groupby(shown, key=lambda each: each.action):
         same = list(group)
         text = f"{action} {format_time(same[0].at)}" if action == CORDON else action
         parts.append(text if len(same) == 1 else f"{text} ({len(same)} times)")
