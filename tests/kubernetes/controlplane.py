@@ -197,6 +197,8 @@ def _start_controllers(
         str(plane.binaries / "kube-controller-manager"), f"--kubeconfig={kubeconfig}",
         f"--controllers={','.join((CONTROLLERS, *more))}",
         "--leader-elect=false", "--secure-port=0",
+        # The API server may count a claim before its watch has shown the class; else 5 minutes.
+        "--resource-quota-sync-period=2s",
         "--kube-api-qps=1000", "--kube-api-burst=1000", *_gates(gates),
     ])  # fmt: skip
     return process.pid
