@@ -233,8 +233,6 @@ class Count:
     placed: int = 0
     refused: int = 0
     missed: int = 0
-    #: How many wait for a claim that they share and that has no devices.
-    waiting: int = 0
     #: How many of those placed ask for what.
     asked: dict[str, int] = field(default_factory=dict[str, int])
 
@@ -260,11 +258,8 @@ async def judge(client: HttpClient, case: Case, count: Count) -> None:
         shown = (case.name, gang, placement, case.gpus)
         if placement is None:
             assert not (gang.is_certain and exact.finds_places(gang)), shown
-            if exact.waits_for_a_card(gang):
-                count.waiting += is_bound
-            else:
-                assert not (gang.is_certain and is_bound), shown
-                count.refused, count.missed = count.refused + 1, count.missed + is_bound
+            assert not (gang.is_certain and is_bound), shown
+            count.refused, count.missed = count.refused + 1, count.missed + is_bound
             await take_back(client, job, pods)
             continue
         assert exact.accepts(gang, [role.nodes for role in placement.roles]), shown
@@ -291,7 +286,6 @@ async def test_kube_scheduler_binds_what_we_place_and_binds_no_gang_that_we_refu
     assert count.missed * 10 <= count.placed, count
     assert sorted(count.asked) == ["card", "claims", "devices", "disks"]
     assert min(count.asked.values()) > 2, count
-    assert count.waiting, count
     gated = [pod for pod in (await client.list(PODS)).items if pod.metadata.name.endswith("gated")]
     assert len(gated) == CASES_DRAWN
     assert not any(pod.spec.node_name for pod in gated)

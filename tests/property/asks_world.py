@@ -404,28 +404,18 @@ class Judge:
             return False
         if any(self.allocated.get(each.card, node) != node for each in members):
             return False
-        chosen = [self.devices.chosen(node, self._asked(each)) for each in members]
+        cards = {each.card for each in members if each.card not in self.allocated} - {""}
+        asked = [*(each.devices for each in members), *map(self.cards.__getitem__, sorted(cards))]
+        chosen = [self.devices.chosen(node, each) for each in asked]
         if None in chosen:
             return False
         asks = [ask for each in chosen for ask in each or ()]
         return self.devices.match(node, asks) is not None
 
-    def _asked(self, role: AskingRole) -> list[Options]:
-        """What a member needs of devices that its node has yet to give."""
-        is_given = not role.card or role.card in self.allocated
-        return role.devices if is_given else [*role.devices, *self.cards[role.card]]
-
-    def waits_for_a_card(self, gang: Gang) -> bool:
-        """Whether members share a claim without devices: the gang waits until another pod has got
-        them, which kube-scheduler does not (docs/design/devices.md).
-        """
-        users = [role.card for role in gang.roles if role.card for _ in range(role.count)]
-        return any(users.count(card) > 1 and card not in self.allocated for card in users)
-
     def finds_places(self, gang: Gang) -> bool:
         """Whether there is a way to give all members a node; all ways are tried."""
         members = [role for role in gang.roles for _ in range(role.count)]
-        if not self._may_have_claims(gang) or self.waits_for_a_card(gang):
+        if not self._may_have_claims(gang):
             return False
 
         def place(rest: Sequence[AskingRole], on: dict[str, list[AskingRole]]) -> bool:
@@ -447,13 +437,17 @@ class Judge:
                 on.setdefault(node, []).append(role)
         return (
             self._may_have_claims(gang)
-            and not self.waits_for_a_card(gang)
             and self._are_together(on)
             and all(node in self.nodes and self.fits(node, there) for node, there in on.items())
         )
 
     def _are_together(self, on: dict[str, list[AskingRole]]) -> bool:
-        """Whether members that share a volume that is yet to be made are in one zone."""
+        """Whether members that share a volume that is yet to be made are in one zone, and those
+        that share devices that are yet to be had on one node.
+        """
+        cards = [card for each in on.values() for card in {member.card for member in each}]
+        if any(cards.count(card) > 1 for card in {*cards} - {"", *self.allocated}):
+            return False
         zones: dict[str, set[str]] = {}
         for node, members in on.items():
             for name in {name for each in members for name in each.claims}:
@@ -509,8 +503,9 @@ class Judge:
 
     def _is_disk(self, claim: str) -> bool:
         found = self.claims.get(claim)
-        has_class = found is not None and found.storage_class in self.classes
-        return has_class and self.classes[found.storage_class].provisioner == DISKS
+        if found is None or found.storage_class not in self.classes:
+            return False
+        return self.classes[found.storage_class].provisioner == DISKS
 
 
 def _is_for(selector: NodeSelector, labels: dict[str, str]) -> bool:

@@ -268,8 +268,35 @@ def test_members_run_where_the_devices_of_the_claim_that_they_share_are() -> Non
             await world.patch("j", cancel=True)
             await world.patch("first", cancel=True)
             await world.until("j", lambda job: job.status.state == "Cancelled")
-            await submit(world, "k", 2, claim="shared")
-            assert await verdict(world, "k") == Reason.DEVICE_CLAIM_SHARED.value
+            await submit(world, "k", 2, claim="shared")  # without another pod before it
+            await world.runs("k")
+            assert {pod.spec.node_name for pod in await world.pods("k")} == {nodes[1]}
+            [claim] = await claims(world)
+            assert len(claim.status.reserved_for) == 2
+
+    run(main())
+
+
+def test_gangs_that_share_a_claim_each_get_devices_beside_each_other() -> None:
+    """Of three, two find a node whose devices are free; the third one waits for their end."""
+
+    async def main() -> None:
+        async with embedded_world(3) as world:
+            nodes = await devices_on(world, [0, 1, 2])
+            for name, count in (("a", 2), ("b", 1), ("c", 2)):
+                request = device_request(DRIVER, count)
+                await create(world, make_device_claim(name, request))
+                await submit(world, name, 3, claim=name)
+                if name != "c":
+                    await world.runs(name)
+            places = {n: {pod.spec.node_name for pod in await world.pods(n)} for n in "ab"}
+            assert places == {"a": {nodes[2]}, "b": {nodes[1]}}
+            assert await verdict(world, "c") == Reason.NO_NODE_SHAPE_FITS.value
+            assert await world.pods("c") == []
+            await world.patch("a", cancel=True)
+            job = await world.runs("c")
+            assert job.status.attempt == 1
+            assert {pod.spec.node_name for pod in await world.pods("c")} == {nodes[2]}
 
     run(main())
 

@@ -61,7 +61,7 @@ from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.asks.topology import Level
-from fairlead.model.claimed.devices import Matched
+from fairlead.model.claimed.work import Matched
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.model.health.node_health import NodeHealth

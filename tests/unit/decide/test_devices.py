@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from tests.unit.decide.test_placement import POLICY, workers
 
 from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from fairlead.api.kubernetes.devices import (
     Device,
@@ -19,11 +20,13 @@ from fairlead.api.kubernetes.devices import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from fairlead.api.values.quantity import CLAIMED
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cel import compile_expression
+from fairlead.model.claimed.device_asks import device_claims_of
 from fairlead.model.claimed.devices import KINDS_MAX, DeviceTable
 from fairlead.model.cluster import ClusterState
 from fairlead.sim.tenants.promises import entries_of
@@ -396,12 +399,59 @@ def test_members_stay_where_the_devices_of_the_claim_that_they_share_are_reached
     assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n2"] * 3
 
 
-def test_a_claim_without_devices_that_members_share_is_said() -> None:
-    claim = make_device_claim("shared")
-    state = cluster([gang(2, claims=["shared"])], [make_slice("n2", 1)], claims=[claim])
+def test_a_gang_that_shares_a_claim_without_devices_is_on_one_node_that_has_them() -> None:
+    claim, slices = make_device_claim("shared"), [make_slice("n2", 1)]
+    state = cluster([gang(3, claims=["shared"])], slices, claims=[claim])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n2"] * 3
+    # The device is had once, and whole: neither a second gang nor a lone member finds one.
+    jobs = [
+        gang(3, claims=["shared"], created=EPOCH - 9), gang(2, name="k", claims=["more"]),
+        gang(1, "one", name="lone"),
+    ]  # fmt: skip
+    state = cluster(jobs, slices, [make_device_template("one")], [claim, make_device_claim("more")])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n2"] * 3
+    for name in ("k", "lone"):
+        assert verdict(state, name).reason is Reason.INSUFFICIENT_CAPACITY
+    parts = f"devices of class {DRIVER}, each in 6 parts"
+    assert verdict(state, "k").message.startswith(f"needs 6 {parts}")
+
+
+def test_a_launcher_asks_for_what_it_shares_with_all_workers() -> None:
+    sharing = gang(4, claims=["shared"])
+    [role] = sharing.spec.roles
+    roles = (role, replace(role, name="launcher", count=1))
+    job = replace(sharing, spec=replace(sharing.spec, roles=roles))
+    claim = make_device_claim("shared", device_request(DRIVER, 2))
+    state = cluster([job], [make_slice("n0", 1), make_slice("n1", 2)], claims=[claim])
+    decision = decide(PlacementState(state), POLICY, EPOCH)
+    assert workers(decision, "j") == ["n1"] * 4
+    need = state.devices.read(job, device_claims_of(job))
+    assert isinstance(need, tuple)
+    assert [each.request for each in need] == [(), ((f"{CLAIMED}{DRIVER}", 2),)]
+
+
+def test_a_gang_that_finds_no_single_node_for_what_it_shares_says_so() -> None:
+    slices = [make_slice(f"n{i}", 1) for i in range(3)]
+    state = cluster([gang(70, claims=["s"])], slices, claims=[make_device_claim("s")])
+    said = verdict(state)
+    assert said.reason is Reason.NO_DOMAIN_FITS
+    where = "one kubernetes.io/hostname; the largest of 3, empty, holds 64"
+    assert said.message == f"needs room for 70 members in {where}"
+
+
+def test_a_gang_whose_members_share_devices_in_part_waits_for_these() -> None:
+    """Another role, a domain of its own choice or alternatives: where they will be is not known."""
+    claim, slices = make_device_claim("shared"), [make_slice("n2", 2)]
+    sharing = gang(2, claims=["shared"])
+    [role] = sharing.spec.roles
+    plain = replace(role, name="other", template=gang(1).spec.roles[0].template)
+    apart = replace(sharing, spec=replace(sharing.spec, roles=(role, plain)))
+    bound = replace(sharing, spec=replace(sharing.spec, topology=Topology("zone", required=True)))
+    for job in (apart, bound):
+        assert verdict(cluster([job], slices, claims=[claim])).reason is Reason.DEVICE_CLAIM_SHARED
+    either = first_of_request(device_request(DRIVER, 2), device_request(DRIVER, 1))
+    state = cluster([sharing], slices, claims=[make_device_claim("shared", either)])
     assert verdict(state).reason is Reason.DEVICE_CLAIM_SHARED
-    state = cluster([gang(1, claims=["shared"])], [make_slice("n2", 1)], claims=[claim])
-    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n2"]
 
 
 def test_of_two_jobs_that_name_a_claim_without_devices_the_older_one_starts() -> None:

@@ -97,7 +97,8 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
     option that the node can serve (`firstAvailable`), or all devices of a kind. One with `together`
     is devices of several requests, or several of one, that are alike in `alike`, or all `differ` in
     it. One with a `resource` is what serves a resource of containers: nodes that have it by
-    themselves need no devices for it (`NodeTable.set_devices`).
+    themselves need no devices for it (`NodeTable.set_devices`). One with several `sharers` is the
+    part of one member in what these have together, on one node.
     """
 
     device_class: str = ""
@@ -108,6 +109,7 @@ class DeviceKind(Struct, frozen=True, order=True, cache_hash=True):
     together: tuple[DeviceAsk, ...] = ()
     resource: str = ""
     differ: bool = False
+    sharers: int = 1
 
     @property
     def parts(self) -> tuple[DeviceKind, ...]:
@@ -220,6 +222,8 @@ class DeviceNeed(Struct, frozen=True):
     reach: Reach = ()
     #: What the claims that are made for it use of ResourceQuotas.
     quota: Request = ()
+    #: Claims without devices, with the label of which all that share one are in one domain.
+    domains: tuple[tuple[str, str], ...] = ()
 
 
 #: By role.
@@ -266,14 +270,6 @@ class ClaimPart:
         if len(asks) == 1 and asks[0].count != ALL:
             return asks[0]
         return DeviceAsk(DeviceKind(options=asks), 1)
-
-
-def members_of(job: Job, claims: DeviceClaims) -> Counter[ClaimName]:
-    """Return how many members name each claim."""
-    members = Counter[ClaimName]()
-    for role, names in zip(job.spec.roles, claims, strict=True):
-        members.update(dict.fromkeys(names, role.count))
-    return members
 
 
 def crowded(names: Iterable[ClaimName]) -> UnsupportedClaim | None:

@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from itertools import chain, combinations
+from math import lcm
 from typing import TypeAlias
 
 from fairlead.api.values.quantity import CLAIMED, SERVING
@@ -38,6 +38,7 @@ from fairlead.model.claimed.device_asks import (
     DeviceAsk,
     DeviceKind,
 )
+from fairlead.model.claimed.kind_words import short, text_of
 from fairlead.model.claimed.shared_counters import Layout, NodeProfile, weight_of
 from fairlead.model.claimed.work import Work, all_of
 from fairlead.model.inventory.device_offers import ServedResources
@@ -45,9 +46,10 @@ from fairlead.model.inventory.device_offers import ServedResources
 #: Kinds that overlap in a chain, those that share counters, and rows in all. Kinds beyond have no
 #: row.
 OVERLAPPING_MAX, SHARING_MAX, ROWS_MAX = 6, 8, 128
-_TEXT_MAX = 120
 _KNOWN_MAX = 4_096
 _NONE: Mapping[int, int] = {}
+#: Parts into which a unit of a row is divided for members that share devices.
+_SCALE_MAX = 1 << 40
 #: Masks that are compared in a unit of work.
 _MASKS_PER_WORK = 32
 
@@ -61,9 +63,11 @@ class DeviceRow:
     name: str
     bits: int
     weights: Mapping[int, int]
-    #: Of a variant: the row that it is of, and what of it kinds with options (bits) take.
+    #: Of a variant: the row that it is of, what of it kinds with options (bits) take, and into how
+    #: many parts each unit is divided, so that all of them take whole ones.
     of: str = ""
     taken: tuple[tuple[int, int], ...] = ()
+    scale: int = 1
 
     @property
     def has_others(self) -> bool:
@@ -110,6 +114,7 @@ class DeviceRows:
         self._own: dict[int, DeviceRow] = {}
         self._variants: tuple[DeviceRow, ...] = ()
         self._resources: dict[int, str] = {}  # of containers that a kind serves, by its bit
+        self._sharers: dict[int, int] = {}  # of devices, by the bit of a kind
         self._served: dict[NodeProfile, _Served] = {}
 
     @classmethod
@@ -138,10 +143,10 @@ class DeviceRows:
             yield 1 + len(every) // _MASKS_PER_WORK
         names: dict[int, str] = {}
         for kind, bit in plain:
-            rows = yield from found._rows({**names, bit: _text(kind)})
+            rows = yield from found._rows({**names, bit: text_of(kind)})
             if rows is not None:
                 found._bits, found._base = {**found._bits, kind: bit}, rows
-                names[bit] = _text(kind)
+                names[bit] = text_of(kind)
         found.rows = found._base
         if len(plain) < len(kinds):
             made_up = [each for each in kinds if each[0].is_made_up]
@@ -207,6 +212,7 @@ class DeviceRows:
                 continue
             rows = [row for row in self._base if of in row.weights]
             room = min((found.get(r.name, 0) // (count * r.weights[of]) for r in rows), default=0)
+            room *= self._sharers[bit]
             if room:
                 members[bit] = found[self._own[bit].name] = room
                 if resource := self._resources.get(bit):
@@ -214,8 +220,8 @@ class DeviceRows:
         bases = {row.name: row for row in self._base}
         yield len(self._variants) // _MASKS_PER_WORK
         for row in self._variants:
-            amount = found.get(row.of, 0)
-            if row.taken != _taken(bases[row.of], served):
+            amount = found.get(row.of, 0) * row.scale
+            if row.taken != self._taken(bases[row.of], served)[0]:
                 amount += sum(n * members.get(bit, 0) for bit, n in row.taken)
             if amount:
                 found[row.name] = amount
@@ -255,8 +261,8 @@ class DeviceRows:
             served = self._served.get(profile, ()) if profile is not None else ()
             bases = {row.name: row for row in self._base}
             for row in self._variants:
-                if row.taken == _taken(bases[row.of], served):
-                    lost[row.name] = lost[row.of]
+                if row.taken == self._taken(bases[row.of], served)[0]:
+                    lost[row.name] = lost[row.of] * row.scale
         return request_of(lost.items())
 
     def _rooms(self, group: DeviceGroup) -> Work[tuple[tuple[int, int], ...]]:
@@ -282,29 +288,42 @@ class DeviceRows:
         for kind, bit in kinds:
             if not all(map(self.has, kind.parts[:-1])):
                 continue
-            served = dict(self._served)
+            served, self._sharers[bit] = dict(self._served), kind.sharers
             for profile, amounts in static.items():
                 compared = len(kind.options) * (len(profile.masks) + len(self._base))
                 yield 1 + compared // _MASKS_PER_WORK
                 found = self._serve(kind, profile, amounts) if kind.options else None
                 taken = [found] if found else [(self._bits[e.kind], e.count) for e in kind.together]
                 served[profile] = (*served.get(profile, ()), *((bit, *each) for each in taken))
-            own = {**self._own, bit: DeviceRow(f"{CLAIMED}{_text(kind)}", 0, {bit: 1})}
+            own = {**self._own, bit: DeviceRow(f"{CLAIMED}{text_of(kind)}", 0, {bit: 1})}
             own = {each: self._breaking(row, each, kinds, served) for each, row in own.items()}
             variants: dict[str, DeviceRow] = {}
             for ways in dict.fromkeys(served.values()):
                 yield 1 + len(self._base) * len(ways) // _MASKS_PER_WORK
                 for row in self._base:
-                    if taken := _taken(row, ways):
-                        variant = _variant(row, taken, own)
+                    taken, scale = self._taken(row, ways)
+                    if taken:
+                        variant = _variant(row, taken, own, scale=scale)
                         variants[variant.name] = variant
-            if len(self._base) + len(own) + len(variants) <= ROWS_MAX:
+            has_room = len(self._base) + len(own) + len(variants) <= ROWS_MAX
+            if has_room and all(each.scale <= _SCALE_MAX for each in variants.values()):
                 self._bits = {**self._bits, kind: bit}
                 self._own, self._served = own, served
                 self._resources[bit] = kind.resource
                 self._variants = tuple(variants[name] for name in sorted(variants))
         every = (*self._base, *self._own.values(), *self._variants)
         self.rows = tuple(sorted(every, key=lambda row: row.name))
+
+    def _taken(self, row: DeviceRow, served: _Served) -> tuple[tuple[tuple[int, int], ...], int]:
+        """Return what members with made up kinds take of a row, on nodes that serve them so, and
+        into how many parts each unit of the row is divided for that.
+        """
+        found: dict[int, int] = {}
+        for bit, of, n in served:
+            if of in row.weights:
+                found[bit] = found.get(bit, 0) + n * row.weights[of]
+        scale = lcm(*(self._sharers[bit] for bit in found))
+        return tuple((bit, n * scale // self._sharers[bit]) for bit, n in found.items()), scale
 
     def _breaking(
         self,
@@ -431,7 +450,7 @@ class DeviceRows:
             bit for bit in within if not any(self._content[bit] < self._content[o] for o in within)
         ]
         name = " or ".join(sorted({names[bit] for bit in outer}))
-        return DeviceRow(f"{CLAIMED}{_short(name)}", sum(within), dict.fromkeys(within, 1))
+        return DeviceRow(f"{CLAIMED}{short(name)}", sum(within), dict.fromkeys(within, 1))
 
 
 def _room(row: DeviceRow, group: DeviceGroup) -> Work[tuple[int, int]]:
@@ -444,24 +463,19 @@ def _room(row: DeviceRow, group: DeviceGroup) -> Work[tuple[int, int]]:
     return offered, max(0, offered - had - left)
 
 
-def _taken(row: DeviceRow, served: _Served) -> tuple[tuple[int, int], ...]:
-    """Return what made up kinds take of a row, on nodes that serve them so."""
-    found: dict[int, int] = {}
-    for bit, of, n in served:
-        if of in row.weights:
-            found[bit] = found.get(bit, 0) + n * row.weights[of]
-    return tuple(found.items())
-
-
 def _variant(
-    row: DeviceRow, taken: tuple[tuple[int, int], ...], own: Mapping[int, DeviceRow]
+    row: DeviceRow,
+    taken: tuple[tuple[int, int], ...],
+    own: Mapping[int, DeviceRow],
+    *,
+    scale: int,
 ) -> DeviceRow:
     names = [(own[bit].name.removeprefix(CLAIMED), n) for bit, n in taken]
     words = [f"{n} {name}" if name.startswith(SERVING) else f"{n} for {name}" for name, n in names]
-    takers = ", ".join(words)
-    return DeviceRow(
-        f"{row.name} ({_short(takers)})", row.bits, {**row.weights, **dict(taken)}, row.name, taken
-    )
+    parts = f", each in {scale} parts" if scale > 1 else ""
+    weights = {bit: scale * weight for bit, weight in row.weights.items()} | dict(taken)
+    name = f"{row.name}{parts} ({short(', '.join(words))})"
+    return DeviceRow(name, row.bits, weights, row.name, taken, scale)
 
 
 def _union(masks: Iterable[int]) -> int:
@@ -469,32 +483,3 @@ def _union(masks: Iterable[int]) -> int:
     for mask in masks:
         found |= mask
     return found
-
-
-def _text(kind: DeviceKind) -> str:
-    if kind.resource:
-        return f"{SERVING}{kind.resource}"
-    if kind.options:
-        return _short(", else ".join(map(_option_text, kind.options)))
-    if kind.together:
-        devices = " with ".join(map(_option_text, kind.together))
-        which = "of different" if kind.differ else "of one"
-        return _short(f"{devices}, {which} {' and '.join(kind.alike)}")
-    parts = [_short(" && ".join(kind.selectors))] if kind.selectors else []
-    parts += [f"of one {name}" for name in kind.alike]
-    parts += [f"tolerating {each.words}" for each in kind.tolerations]
-    return f"{kind.device_class} [{_short(', '.join(parts))}]" if parts else kind.device_class
-
-
-def _option_text(option: DeviceAsk) -> str:
-    text = _text(option.kind)
-    if option.count == ALL:
-        return f"{text} (all of a node)"
-    return text if option.count == 1 else f"{option.count} of {text}"
-
-
-def _short(text: str) -> str:
-    """Return a text that is no longer than can be read, and still one of a kind."""
-    if len(text) <= _TEXT_MAX:
-        return text
-    return f"{text[:_TEXT_MAX]}... {sha256(text.encode()).hexdigest()[:8]}"

@@ -25,8 +25,10 @@ from fairlead.api.kubernetes.devices import (
     ResourceClaimTemplate,
     ResourceSlice,
 )
+from fairlead.api.names import HOSTNAME
 from fairlead.api.pods.served_resources import ResourceClasses
 from fairlead.model.asks.requests import Reach, Request, request_of
+from fairlead.model.claimed.claim_uses import ClaimUse, is_first, kinds_of, shared_asks, uses_of
 from fairlead.model.claimed.device_asks import (
     ClaimName,
     DeviceAsk,
@@ -42,14 +44,13 @@ from fairlead.model.claimed.device_asks import (
     UnusableDevices,
     asks_of,
     crowded,
-    members_of,
     quota_of,
 )
 from fairlead.model.claimed.device_marks import DeviceMarks
 from fairlead.model.claimed.device_pools import DevicePools
 from fairlead.model.claimed.device_selectors import MatchedKind
 from fairlead.model.claimed.volumes import Turn
-from fairlead.model.claimed.work import Work, advance, complete
+from fairlead.model.claimed.work import Matched, Work, advance, complete
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.inventory.device_offers import ServedResources
 
@@ -60,20 +61,14 @@ KINDS_MAX = 64
 
 #: Namespace and name of a claim or a template.
 _Named: TypeAlias = tuple[str, ClaimName]
-#: Claims of a job; by claim when the job was created, and its turn: None where members share it.
-_Uses: TypeAlias = tuple[DeviceClaims, Mapping[ClaimName, tuple[str, Turn]]]
+#: Claims of a job, and how it uses each.
+_Uses: TypeAlias = tuple[DeviceClaims, Mapping[ClaimName, ClaimUse]]
+#: What a member asks for by a claim, from where it reaches it, and in which domain.
+_Part: TypeAlias = tuple[tuple[DeviceAsk, ...], Reach, tuple[tuple[str, str], ...]]
 _UNUSED: _Uses = ((), {})
 _Found: TypeAlias = DeviceNeeds | UnusableDevices
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
-
-
-@dataclass(frozen=True, slots=True)
-class Matched:
-    """How many units of work were done, and whether `follow` has more to take in."""
-
-    units: int
-    has_news: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +107,9 @@ class DeviceTable:
         self.resources = ResourceClasses()
         self._templates: dict[JobKey, ResourceClaimTemplate] = {}
         self._claims: dict[JobKey, ResourceClaim] = {}
-        #: By job that has not ended: its claims, and when it gets each; by claim: its jobs.
+        #: By job that has not ended: its claims; by claim: its jobs.
         self._used_by: dict[JobKey, _Uses] = {}
-        self._users: dict[_Named, dict[JobKey, tuple[str, Turn]]] = {}
+        self._users: dict[_Named, dict[JobKey, ClaimUse]] = {}
         #: What a claim asks for, and what `judge` has found, until something changes.
         self._asks: dict[_Named, tuple[DeviceAsk, ...] | UnusableDevices] = {}
         self._judged: dict[JobKey, _Found] = {}
@@ -150,9 +145,7 @@ class DeviceTable:
         """
         key, uses = job.metadata.key, _UNUSED
         if claims and not job.is_finished:
-            at, members = job.metadata.creation_timestamp or "", members_of(job, claims)
-            uses = (claims, {name: (at, turn if name.is_shared and count == 1 else None)
-                             for name, count in members.items()})  # fmt: skip
+            uses = (claims, uses_of(job, claims, turn))
         if self._used_by.get(key, _UNUSED) != uses:
             self._set_uses(key, uses)
         return self.judge(job, () if job.is_finished else claims)
@@ -316,32 +309,29 @@ class DeviceTable:
     def _judge_again(self, kinds: AbstractSet[DeviceKind]) -> None:
         """Judge the jobs again that ask for some kinds."""
         for named in self._users if kinds else ():
-            found = self._asks.get(named)
-            asked = found if isinstance(found, tuple) else ()
-            if any(not kinds.isdisjoint(ask.kind.parts) for ask in asked):
+            if named in self._asks and not kinds.isdisjoint(self._kinds_of(named)):
                 self._stale[named] = None
 
     def read(self, job: Job, claims: DeviceClaims) -> _Found:
         """Return what members of each role need, or what is wrong with the first claim."""
-        members = members_of(job, claims)
+        uses = uses_of(job, claims)
         needs: list[DeviceNeed] = []
-        for names in claims:
+        for i, names in enumerate(claims):
             if (too_many := crowded(names)) is not None:
                 return too_many
-            asks: list[DeviceAsk] = []
-            reach: list[Reach] = []
+            parts: list[_Part] = []
             for name in names:
-                found = self._need(job, name, members[name])
-                match found:
-                    case (tuple() as asked, tuple() as near):
-                        asks += asked
-                        reach.append(near)
-                    case _:
-                        return found
+                found = self._need(job, i, name, uses[name])
+                if not isinstance(found, tuple):
+                    return found
+                parts.append(found)
             rows = self._marks.rows
-            request = rows.request(ask for ask in asks if rows.has(ask.kind))
-            quota = self._quota_of(job.metadata.namespace, names)
-            needs.append(DeviceNeed(request, tuple(chain.from_iterable(reach)), quota))
+            needs.append(DeviceNeed(
+                rows.request(ask for asks, _, _ in parts for ask in asks if rows.has(ask.kind)),
+                tuple(each for _, reach, _ in parts for each in reach),
+                self._quota_of(job.metadata.namespace, names),
+                tuple(each for _, _, domains in parts for each in domains),
+            ))  # fmt: skip
         return tuple(needs)
 
     def _quota_of(self, namespace: str, names: Iterable[ClaimName]) -> Request:
@@ -361,28 +351,32 @@ class DeviceTable:
         """True for a pod for which claims have been made."""
         return pod in self.pools.claims_of_pod
 
-    def _need(
-        self, job: Job, name: ClaimName, members: int
-    ) -> tuple[tuple[DeviceAsk, ...], Reach] | UnusableDevices:
+    def _need(self, job: Job, role: int, name: ClaimName, use: ClaimUse) -> _Part | UnusableDevices:
         """Return what a member takes for one of its claims, and from where it reaches it."""
         named = (job.metadata.namespace, name)
         found = self._asks_of(named)
         if not isinstance(found, tuple):
             return found
-        claim = self._claims[named[0], name.name] if name.is_shared else None
-        if claim is not None:
-            if members > CONSUMERS_MAX:
-                why = f"{members} members share a claim; accepted: {CONSUMERS_MAX} at most"
+        domains: tuple[tuple[str, str], ...] = ()
+        if name.is_shared:
+            if use.members > CONSUMERS_MAX:
+                why = f"{use.members} members share a claim; accepted: {CONSUMERS_MAX} at most"
                 return UnsupportedClaim(name.words, "status.reservedFor", why)
-            allocation = claim.status.allocation
+            allocation = self._claims[named[0], name.name].status.allocation
             if allocation is not None:
                 near = allocation.node_selector
-                return ((), () if near is None else (near,))
-            turns = [turn for _, turn in self._users.get(named, {}).values() if turn is not None]
-            if members > 1 or (turns and min(turns)[3] != job.metadata.key):
+                return ((), () if near is None else (near,), ())
+            asking, sharers = use.asked_by
+            shared = shared_asks(found, sharers) if sharers else None
+            is_ours = is_first(job.metadata.key, self._users.get(named, {}).values())
+            if shared is None or not is_ours:
                 return UnallocatedClaim(name.words)
+            domains = ((name.name, HOSTNAME),) if use.members > 1 else ()
+            found = shared
+            if role != asking:
+                return ((), (), domains)
         wrong = next(filter(None, (self._wrong(name, ask.kind) for ask in found)), None)
-        return wrong or (found, ())
+        return wrong or (found, (), domains)
 
     def _wrong(self, name: ClaimName, kind: DeviceKind) -> UnusableDevices | None:
         """Return why no device of a kind can be had, whatever there is of it."""
@@ -442,23 +436,26 @@ class DeviceTable:
         others.
         """
         first = {
-            named: min((at, key) for key, (at, _) in jobs.items())
+            named: min((use.at, key) for key, use in jobs.items())
             for named, jobs in self._users.items()
         }
         of_namespace: dict[str, dict[DeviceKind, None]] = {}
         turns: dict[DeviceKind, tuple[int, int]] = {}
         namespaces: dict[DeviceKind, dict[str, None]] = {}
         for named in sorted(first, key=lambda each: (first[each], each[1].words)):
-            found = self._asks_of(named)
             own = of_namespace.setdefault(named[0], {})
-            asked = found if isinstance(found, tuple) else ()
-            for kind in chain.from_iterable(ask.kind.parts for ask in asked):
+            for kind in self._kinds_of(named):
                 if kind not in own:
                     turn = (len(own), len(turns))
                     own[kind] = None
                     turns[kind] = min(turn, turns.get(kind, turn))
                     namespaces.setdefault(kind, {})[named[0]] = None
         return {kind: namespaces[kind] for kind in sorted(turns, key=turns.__getitem__)}
+
+    def _kinds_of(self, named: _Named) -> dict[DeviceKind, None]:
+        found = self._asks_of(named)
+        asks = found if isinstance(found, tuple) else ()
+        return kinds_of(asks, self._users.get(named, {}).values())
 
     def _set_uses(self, key: JobKey, uses: _Uses) -> None:
         _, before = self._used_by.pop(key, _UNUSED)

@@ -52,6 +52,7 @@ def _together(found: Reaches | UnusableClaim, needs: _Needs) -> Reaches | Unusab
             shared=tuple(dict.fromkeys((*near.shared, *e.reach))),
             devices=near.devices + e.request,
             quota=e.quota,
+            domains=near.domains + e.domains,
         )
         for near, e in zip(found, needs, strict=True)
     )

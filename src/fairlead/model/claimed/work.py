@@ -8,6 +8,7 @@ same in each run. What a generator returns is its result.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
+from dataclasses import dataclass
 from typing import TypeAlias, TypeVar
 
 T = TypeVar("T")
@@ -17,6 +18,14 @@ Work: TypeAlias = Generator[int, None, T]
 
 #: A step of an evaluation of CEL (0.1 to 0.25 ms), and a character of an expression to compile.
 WORK_PER_STEP, WORK_PER_CHARACTER = 30, 2
+
+
+@dataclass(frozen=True, slots=True)
+class Matched:
+    """How many units of work were done, and whether `follow` has more to take in."""
+
+    units: int
+    has_news: bool
 
 
 def advance(work: Work[None], units: int) -> tuple[int, bool]:

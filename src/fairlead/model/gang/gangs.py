@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from fairlead.api.jobs.job import MEMBERS_MAX, ROLES_MAX, JobSpec, Role
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Toleration
+from fairlead.api.names import HOSTNAME
 from fairlead.api.values.quantity import is_gpu
 from fairlead.model.asks.requests import (
     NAME_COLUMN,
@@ -353,7 +354,8 @@ def _topology(
     spec: JobSpec, levels: Sequence[Level], reaches: Sequence[RoleReach]
 ) -> TopologyRequest:
     """Return what a job asks of the topology; ValueError. Where members share a volume that is yet
-    to be made, the gang is in one domain, unless the job requires one itself.
+    to be made, or devices that are yet to be had, the gang is in one domain, unless the job
+    requires one itself.
     """
     if not any(near.domains for near in reaches):
         return topology_of(spec.topology, levels)
@@ -364,7 +366,7 @@ def _topology(
     shared = [domain for (_, domain), count in members.items() if count > 1]
     if not shared or (asked.required and asked.key):
         return topology_of(spec.topology, levels)
-    domain = min(shared)
+    domain = HOSTNAME if HOSTNAME in shared else min(shared)  # which is in one of any other
     within = replace(asked, key=domain, required=True, preferred=asked.key)
     try:
         return topology_of(within, levels)

@@ -21,8 +21,9 @@ class RoleReach(Struct, frozen=True, cache_hash=True):
     """`shared` holds for all members of a role; ties come on top, of each member one at most.
 
     `devices` is what a member asks for by claims, of the rows of devices, `quota` what the claims
-    that are made for it use of ResourceQuotas. Of claims whose volume is yet to be made `domains`
-    has the node label of which all that share it are in one domain, that of the first to be bound.
+    that are made for it use of ResourceQuotas. Of claims whose volume is yet to be made, or whose
+    devices are yet to be had, `domains` has the node label of which all that share it are in one
+    domain, that of the first to be bound.
     """
 
     shared: Reach = ()
