@@ -1,8 +1,9 @@
 """Gangs that ask in all ways at once on small clusters, and a judge that knows the objects alone.
 
-Pods ask at both levels, with init containers, sidecars and overhead; neighbours are resized or wait
-at a gate; claims of volumes are of every binding mode, shared or of each member, on nodes that
-attach a few; claims of devices have counts, selectors, tolerations and alternatives, or are shared.
+Pods ask for CPU, memory and hugepages at both levels, with init containers, sidecars and overhead;
+neighbours are resized or wait at a gate; claims of volumes are of every binding mode, shared or of
+each member, on nodes that attach a few; claims of devices have counts, selectors, tolerations and
+alternatives, or are shared.
 
 The judge shares nothing with the planner beyond the types of the wire. It adds up amounts by
 itself, reads from volumes and classes which nodes reach them, matches devices by augmenting paths,
@@ -55,6 +56,9 @@ from fairlead.testing.volume_builders import (
 
 Spec = dict[str, Any]
 CASE, DISKS = "case", "disk.test"
+#: What pods ask for of nodes, and the unit of each amount, after a number.
+PAGES = "hugepages-2Mi"
+UNITS = {"cpu": "", "memory": "Gi", PAGES: "Mi"}
 #: What the runtime class of pods with overhead adds; the API server demands that it is in them.
 OVERHEAD_CLASS, OVERHEAD = "heavy", {"cpu": "1"}
 #: Binding modes of a claim that members share, and states in which none can have it.
@@ -155,7 +159,10 @@ def draw_case(rng: Random, name: str, *, roles_max: int = 1) -> Case:
     pods = [_neighbour(rng, f"{name}-p{i}", rng.choice(nodes)) for i in range(rng.randrange(3))]
     case = Case(name, gpus, Objects(
         nodes=tuple(
-            make_node(node, gpus=0, cpu=rng.randint(5, 16), labels={ZONE: zone, CASE: name})
+            make_node(
+                node, gpus=0, cpu=rng.randint(5, 16), memory=f"{rng.randint(4, 12)}Gi",
+                extra={PAGES: f"{rng.choice((0, 8, 16, 16))}Mi"}, labels={ZONE: zone, CASE: name},
+            )
             for node, zone in zones.items()
         ),
         pods=(*pods, _gated(f"{name}-gated", nodes[0])),
@@ -225,8 +232,7 @@ def _spec(rng: Random, case: str) -> Spec:
         spec: Spec = {"containers": running, "initContainers": initial,
                       "nodeSelector": {CASE: case}}  # fmt: skip
         if rng.random() < 0.4:
-            most = total(spec) + rng.randrange(3)
-            spec["resources"] = {"requests": {"cpu": str(most)}}
+            spec["resources"] = _whole(rng, total(spec))
         if rng.random() < 0.25:
             spec |= {"overhead": OVERHEAD, "runtimeClassName": OVERHEAD_CLASS}
         if not pod_spec_causes(msgspec.convert({"spec": spec}, Pod).spec):
@@ -235,7 +241,29 @@ def _spec(rng: Random, case: str) -> Spec:
 
 def _container(rng: Random, name: str) -> Spec:
     kind = rng.choice(("requests", "limits"))
-    return {"name": name, "image": "none", "resources": {kind: {"cpu": str(rng.randrange(3))}}}
+    asked = {"cpu": str(rng.randrange(3))}
+    if rng.random() < 0.4:
+        asked["memory"] = f"{rng.randrange(4)}Gi"
+    resources = {kind: asked}
+    if rng.random() < 0.1:
+        resources.setdefault("limits", {})[PAGES] = f"{rng.choice((2, 4))}Mi"
+    return {"name": name, "image": "none", "resources": resources}
+
+
+def _whole(rng: Random, asked: dict[str, int]) -> Spec:
+    """What a pod asks for as a whole, whose containers ask for this; some amounts are limits alone,
+    as those of hugepages have to be.
+    """
+    requests: dict[str, str] = {}
+    limits: dict[str, str] = {}
+    for name, odds in (("cpu", 0.8), ("memory", 0.5), (PAGES, 0.3)):
+        if rng.random() > odds:
+            continue
+        least = asked.get(name, 0)
+        most = least + rng.randrange(3) * (1 if name == "cpu" else 2)
+        is_limit = name == PAGES or rng.random() < 0.3
+        (limits if is_limit else requests)[name] = f"{most}{UNITS[name]}"
+    return {"requests": requests, "limits": limits}
 
 
 def _neighbour(rng: Random, name: str, node: str) -> Pod:
@@ -318,29 +346,43 @@ def planned(objects: Objects, job: Job) -> Placement | None:
 # ---------------------------------------------------------------------- the judge
 
 
-def amount(container: Spec) -> int:
-    """CPUs that a container asks for."""
-    resources = container.get("resources") or {}
-    return int((resources.get("requests") or resources.get("limits") or {}).get("cpu", 0))
+def read(amounts: dict[str, str]) -> dict[str, int]:
+    """Amounts by resource, each in its unit."""
+    return {name: int(amounts[name].removesuffix(unit)) for name, unit in UNITS.items()
+            if name in amounts}  # fmt: skip
 
 
-def total(spec: Spec) -> int:
-    """CPUs of a pod that is not resized."""
-    sidecars = peak = 0
-    for each in spec.get("initContainers") or ():
-        if "restartPolicy" in each:
-            sidecars += amount(each)
-            peak = max(peak, sidecars)
-        else:
-            peak = max(peak, sidecars + amount(each))
-    need = max(peak, sidecars + sum(map(amount, spec["containers"])))
-    if spec.get("resources"):
-        need = int(spec["resources"]["requests"]["cpu"])
-    return need + bool(spec.get("overhead"))
+def asked_of(resources: dict[str, Any]) -> dict[str, int]:
+    """What is requested, and what is limited alone."""
+    return read(resources.get("limits") or {}) | read(resources.get("requests") or {})
 
 
-def taken(pod: Spec) -> int:
-    """CPUs of a pod that has a node."""
+def total(spec: Spec) -> dict[str, int]:
+    """What a pod asks for that is not resized, by resource."""
+    starting = [
+        ("restartPolicy" in each, asked_of(each.get("resources") or {}))
+        for each in spec.get("initContainers") or ()
+    ]
+    running = [asked_of(each.get("resources") or {}) for each in spec["containers"]]
+    need: dict[str, int] = {}
+    for name in UNITS:
+        sidecars = peak = 0
+        for is_sidecar, own in starting:
+            peak = max(peak, sidecars + own.get(name, 0))
+            sidecars += own.get(name, 0) * is_sidecar
+        need[name] = max(peak, sidecars + sum(own.get(name, 0) for own in running))
+    containers = {name for own in [*running, *(own for _, own in starting)] for name in own}
+    whole = spec.get("resources") or {}
+    limits = read(whole.get("limits") or {})
+    # Limited alone, it asks for what its containers do, if they ask for any.
+    need |= {n: a for n, a in limits.items() if n == PAGES or n not in containers}
+    need |= read(whole.get("requests") or {})
+    need["cpu"] += bool(spec.get("overhead"))
+    return need
+
+
+def taken(pod: Spec) -> dict[str, int]:
+    """What a pod that has a node asks for; CPUs may be resized."""
     asked, status = total(pod["spec"]), pod.get("status") or {}
     for state in status.get("containerStatuses") or ():
         if not state.get("resources"):
@@ -350,7 +392,8 @@ def taken(pod: Spec) -> int:
             int(state["resources"]["requests"]["cpu"]),
             int(state["allocatedResources"]["cpu"]),
         ]
-        return max(parts if "Infeasible" in reasons else [asked, *parts])
+        most = max(parts if "Infeasible" in reasons else [asked["cpu"], *parts])
+        return {**asked, "cpu": most}
     return asked
 
 
@@ -363,14 +406,18 @@ class Judge:
         self.claims = {each.metadata.name: each for each in objects.claims}
         self.volumes = {each.metadata.name: each for each in objects.volumes}
         self.classes = {each.metadata.name: each for each in objects.storage_classes}
-        self.room = {each.metadata.name: int(each.status.allocatable["cpu"]) for each in nodes}
+        self.room = {
+            each.metadata.name: read({n: str(a) for n, a in each.status.allocatable.items()})
+            for each in nodes
+        }
         self.attached: dict[str, set[str]] = {node: set() for node in self.nodes}
         #: The claims that pods with a node use.
         self.used: set[str] = set()
         for pod in objects.pods:
             if pod.spec.node_name not in self.nodes or pod.is_terminal:
                 continue
-            self.room[pod.spec.node_name] -= taken(to_wire(pod))
+            room = self.room[pod.spec.node_name]
+            room.update((name, room.get(name, 0) - n) for name, n in taken(to_wire(pod)).items())
             names = [
                 volume.persistent_volume_claim.claim_name
                 for volume in pod.spec.volumes if volume.persistent_volume_claim is not None
@@ -395,8 +442,10 @@ class Judge:
     def fits(self, node: str, members: Sequence[AskingRole]) -> bool:
         """Whether a node has all that these members ask for, together."""
         needs = [total(each.spec) for each in members]
-        if any(needs) and sum(needs) > self.room[node]:
-            return False
+        for name in UNITS:
+            need = sum(each[name] for each in needs)
+            if need and need > self.room[node].get(name, 0):
+                return False
         if any(node not in self._reached(each) for each in members):
             return False
         disks, limit = sum(bool(each.disks) for each in members), self.limits.get(node)

@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.property.asks_world import Case, Gang, Judge, draw_case, planned
+from tests.property.asks_world import PAGES, UNITS, Case, Gang, Judge, draw_case, planned
 from tests.property.placement_world import BOUNDED
 
 from fairlead.api import names
-from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job import Job, Role
 from fairlead.api.jobs.placement import Placement
 from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from fairlead.api.kubernetes.volumes import own_claim_name
@@ -48,16 +48,23 @@ def test_gangs_get_places_if_and_only_if_all_that_their_pods_ask_is_there(
         objects = bound(case, objects, gang, job, placement)
 
 
-@pytest.mark.parametrize("overlooked", ["pods", "csi_nodes", "device_claims", "volumes"])
+@pytest.mark.parametrize(
+    "overlooked", ["pods", "csi_nodes", "device_claims", "volumes", "cpu", "memory", PAGES]
+)
 def test_the_judge_reports_a_planner_that_overlooks_something(overlooked: str) -> None:
-    """Volumes are overlooked as if they could be reached from anywhere."""
+    """Volumes are overlooked as if they could be reached from anywhere; of amounts, what pods ask
+    for as a whole.
+    """
     for seed in range(600):
         case = draw_case(Random(seed), "c")
         objects = case.objects
         for age, gang in enumerate(case.gangs):
-            seen = dataclasses.replace(objects, **{overlooked: _overlooked(objects, overlooked)})
-            job = gang.job(age)
-            placement = planned(seen, job)
+            seen, job = objects, gang.job(age)
+            seen_job = _without_whole(job, overlooked) if overlooked in UNITS else job
+            if overlooked not in UNITS:
+                found = {overlooked: _overlooked(objects, overlooked)}
+                seen = dataclasses.replace(objects, **found)
+            placement = planned(seen, seen_job)
             if placement is None:
                 continue
             places = [role.nodes for role in placement.roles]
@@ -65,6 +72,24 @@ def test_the_judge_reports_a_planner_that_overlooks_something(overlooked: str) -
                 return
             objects = bound(case, objects, gang, job, placement)
     pytest.fail("not reported")
+
+
+def _without_whole(job: Job, name: str) -> Job:
+    """Return the job whose pods ask for an amount by their containers alone."""
+
+    def without(role: Role) -> Role:
+        pod = role.template.spec
+        if pod.resources is None:
+            return role
+        limits, requests = (
+            {n: a for n, a in each.items() if n != name}
+            for each in (pod.resources.limits, pod.resources.requests)
+        )
+        whole = replace(pod.resources, limits=limits, requests=requests)
+        spec = replace(pod, resources=whole)
+        return replace(role, template=replace(role.template, spec=spec))
+
+    return replace(job, spec=replace(job.spec, roles=tuple(map(without, job.spec.roles))))
 
 
 def _overlooked(objects: Objects, kind: str) -> tuple[Any, ...]:
