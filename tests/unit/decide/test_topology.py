@@ -12,18 +12,22 @@ from msgspec.structs import replace
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Node
+from fairlead.api.names import HOSTNAME
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Forecast
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.domains import in_rank_order
+from fairlead.decide.placement.places.search import DOMAINS_TRIED_MAX, members_fit_domain
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.asks.topology import Level, TopologyRequest
 from fairlead.model.cluster import ClusterState
+from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import (
     EPOCH,
     as_written,
@@ -353,6 +357,30 @@ def test_roles_that_fit_only_side_by_side_stay_in_one_domain() -> None:
     assert isinstance(action, PlaceJob)
     large, small = (role.nodes for role in action.placement.roles)
     assert (large, sorted(small)) == (("y",), ["x", "x", "y"])
+
+
+class Tried(PresentCapacity):
+    """It knows how often members were placed to see how many there is room for."""
+
+    times = 0
+
+    def mark(self) -> int:
+        self.times += 1
+        return super().mark()
+
+
+def test_the_best_domain_for_several_roles_is_found_without_a_look_into_each() -> None:
+    """For a gang that has to be on one host these would be 7,500 looks in one decision."""
+    nodes = [make_node(f"n{i:03}", gpus=8 if i == 150 else 1 + i % 7) for i in range(200)]
+    roles = [make_role("large", count=4, gpus=2), make_role("small", count=9, gpus=1)]
+    job = make_job("j", roles=roles, topology=Topology(HOSTNAME, required=True))
+    state = state_of(nodes, job).cluster
+    gang = state.jobs[J].gang
+    assert isinstance(gang, GangRequest)
+    with state.transaction() as transaction:
+        capacity = Tried(state, transaction)
+        assert members_fit_domain(capacity, state.table, gang) == 4
+        assert 0 < capacity.times <= DOMAINS_TRIED_MAX
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])

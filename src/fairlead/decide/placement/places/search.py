@@ -366,14 +366,19 @@ def members_fit(
 
 
 def members_fit_domain(capacity: Capacity, table: NodeTable, gang: GangRequest) -> int:
-    """Return for how many members the best domain of the required level has room, in slices."""
+    """Return for how many members the best domain of the required level has room, in slices; of
+    several roles in those that have most room for each role by itself.
+    """
     domains = domains_of(table, gang.topology.required.key)
     slices = slices_of(table, gang.topology)
     if len(gang.roles) == 1 and (slices is not None or not gang.has_neighbours):
         role = gang.roles[0]
         fits = beside_others(capacity.marks, table, role.member, capacity.fits(role.member))
         return min(role.count, int(domains.room(fits, slices).max(initial=0)))
-    fit = (members_fit(capacity, table, gang, domains.cells == d) for d in range(domains.count))
+    rooms = [domains.room(capacity.fits(role.member)) for role in gang.roles]
+    most = sum(np.minimum(n, r.count) for n, r in zip(rooms, gang.roles, strict=True))
+    best = np.argsort(-np.asarray(most), kind="stable")[:DOMAINS_TRIED_MAX]
+    fit = (members_fit(capacity, table, gang, domains.cells == d) for d in best)
     return max(fit, default=0)
 
 
