@@ -37,6 +37,7 @@ from fairlead.api.kubernetes.devices import (
     ResourceSlice,
 )
 from fairlead.api.meta import to_wire
+from fairlead.api.names import JOB_NAME
 from fairlead.api.pods.served_resources import (
     IMPLICIT,
     SERVED_CLAIM,
@@ -482,6 +483,51 @@ async def test_gangs_whose_resource_devices_serve_are_bound_at_their_first_attem
             assert list(seen[name].spec.devices.requests) == expected.requests
             said = (await client.get(PODS, name, namespace="default")).status
             assert said.extended_resource_claim_status is not None
+
+
+async def test_gangs_that_share_a_claim_without_devices_are_bound_at_their_first_attempt(
+    client: HttpClient,
+) -> None:
+    """On one node each, beside members with claims of their own for the same devices."""
+    async with virtual_nodes(client, 3), controllers(client, policy=DIRECT):
+        nodes = sorted(node.metadata.name for node in (await client.list(NODES)).items)
+        for count, node in enumerate(nodes[1:], start=1):
+            await client.create(RESOURCE_SLICES, body_of(make_slice(node, count)))
+        template = body_of(make_device_template("one"))
+        await client.create(RESOURCE_CLAIM_TEMPLATES, template, namespace="default")
+        sharing: dict[str, int] = {}
+        for number in range(9):
+            name, members = f"j{number}", 1 + number % 3
+            body = job_body(name, members, seconds=2, gpus=0)
+            spec = body["spec"]["roles"][0]["template"]["spec"]
+            if number % 4 == 3:
+                given = {"resourceClaimTemplateName": "one"}
+            else:
+                claim = make_device_claim(name, device_request(DRIVER, 1 + number % 2))
+                await client.create(RESOURCE_CLAIMS, body_of(claim), namespace="default")
+                given = {"resourceClaimName": name}
+                sharing[name] = members
+            spec["resourceClaims"] = [{"name": "gpu", **given}]
+            spec["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+            await client.create(JOBS, body, namespace="default")
+
+        async def are_over() -> bool:
+            found = (await client.list(JOBS, namespace="default")).items
+            return all(job.is_finished for job in found)
+
+        await until(are_over)
+        assert max(sharing.values()) > 2
+        for job in (await client.list(JOBS, namespace="default")).items:
+            status = job.status
+            assert (status.state, status.attempt, status.infrastructure_failures) == (
+                "Succeeded", 1, 0
+            ), (job.metadata.name, status)  # fmt: skip
+        places: dict[str, list[str]] = {}
+        for pod in (await client.list(PODS, namespace="default")).items:
+            places.setdefault(pod.metadata.labels[JOB_NAME], []).append(pod.spec.node_name)
+        for name, members in sharing.items():
+            assert len(places[name]) == members
+            assert len({*places[name]}) == 1, (name, places[name])
 
 
 async def test_gangs_with_parts_of_gpus_are_bound_at_their_first_attempt(
