@@ -18,6 +18,7 @@ from fairlead.api.resources import (
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
 from fairlead.api.status import Invalid
@@ -40,10 +41,12 @@ async def claim_template(world: FleetWorld, name: str, device_class: str, count:
     await world.client.create(RESOURCE_CLAIM_TEMPLATES, body, namespace="default")
 
 
-async def submit(world: FleetWorld, name: str, count: int, claim: str) -> None:
+async def submit(
+    world: FleetWorld, name: str, count: int, claim: str, source: str = "resourceClaimTemplateName"
+) -> None:
     pod = {
         "containers": [{"name": "main", "image": "x", "resources": {"claims": [{"name": "d"}]}}],
-        "resourceClaims": [{"name": "d", "resourceClaimTemplateName": claim}],
+        "resourceClaims": [{"name": "d", source: claim}],
     }
     note = {"annotations": {"fairlead.dev/simulate-seconds": "3600"}}
     role = {"name": "worker", "count": count, "template": {"metadata": note, "spec": pod}}
@@ -96,6 +99,28 @@ def test_a_gang_that_waits_for_devices_gets_as_many_nodes_as_have_them() -> None
             assert verdict is not None
             assert verdict.reason == Reason.NO_NODE_SHAPE_FITS.value
             assert world.cloud.launched == 5, "no pool has it, so nothing is bought"
+            allocator.cancel()
+            assert world.crashes() == []
+
+    run(main())
+
+
+def test_a_gang_that_shares_a_claim_gets_one_node_that_has_its_devices() -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as world:
+            allocator = world.group.create_task(allocate(world))
+            await classes(world)
+            await world.pool("few", template=template({"driver": NIC, "count": 2}), weight=10)
+            await world.pool("cards", template=template({"driver": NIC, "count": 4}))
+            requests = [{"name": "r", "exactly": {"deviceClassName": NIC, "count": 3}}]
+            body = {"metadata": {"name": "s"}, "spec": {"devices": {"requests": requests}}}
+            await world.client.create(RESOURCE_CLAIMS, body, namespace="default")
+            await submit(world, "gang", 5, "s", "resourceClaimName")
+            await world.until(lambda: runs(world, "gang"), 900)
+            [node] = await world.nodes()
+            assert node.metadata.name.startswith("cards"), "5 members, 3 of 4 devices"
+            [claim] = (await world.client.list(RESOURCE_CLAIMS)).items
+            assert len(claim.status.reserved_for) == 5
             allocator.cancel()
             assert world.crashes() == []
 
