@@ -86,7 +86,7 @@ def parse_constraint(text: str) -> tuple[tuple[str, ...], ...]:
     if any(re.search(r"\([^)]*[&,][^)]*\)|\(.*\(", part) for part in parts):
         raise ConstraintError("either of two groups has no equal; write (A|B)&C")
     groups = tuple(tuple(part.strip(" ()").split("|")) for part in parts)
-    if any(not re.fullmatch(r"[\w.+-]+", name) for group in groups for name in group):
+    if any(not re.fullmatch(r"[\w.+=-]+", name) for group in groups for name in group):
         raise ConstraintError("is not a list of features such as a100, a100|h100 or a100&ib")
     return groups
 
@@ -140,6 +140,10 @@ def _is_named(what: What, name: str, key: str, value: str) -> bool:
     if value.lower() == name.lower():
         return True
     own = key.rpartition("/")[2]
+    of_key, equals, wanted = name.lower().partition("=")
+    if equals and of_key in (own.lower(), key.lower()) and value.lower() == wanted:
+        return True
+    name = name.replace("=", "-")  # as `slurm import` names the label of such a feature
     is_own = name.lower() in (own.lower(), own.lower().rpartition(".")[2], key.lower())
     return is_own and value.lower() in _TRUE
 

@@ -62,6 +62,15 @@ def test_a_feature_is_a_value_or_the_name_of_a_label_that_is_true() -> None:
     assert found(What.FEATURE, "wset", labels=labels)[1] == "did you mean west?"
 
 
+def test_a_feature_with_a_value_is_a_label_with_it_or_the_one_that_an_import_names() -> None:
+    labels = [{"example.org/gpu": "P100"}, {"feature.fairlead.dev/cpu-zen3": "true"}]
+    assert found(What.FEATURE, "gpu=P100", labels=labels) == ["example.org/gpu In P100"]
+    assert found(What.FEATURE, "cpu=zen3", labels=labels) == [
+        "feature.fairlead.dev/cpu-zen3 In true"
+    ]
+    assert "no node has" in found(What.FEATURE, "gpu=V100", labels=labels)[0]
+
+
 def test_either_of_two_features_needs_one_label() -> None:
     labels = [{"arch": "zen3", "zone": "west"}, {"arch": "zen4"}]
     assert found(What.FEATURE, "zen3", "zen4", labels=labels) == ["arch In zen3,zen4"]
@@ -86,6 +95,7 @@ def test_where_nodes_cannot_be_listed_a_place_is_noted_and_a_type_is_refused() -
         ("a100&ib", (("a100",), ("ib",))),
         ("a100,ib", (("a100",), ("ib",))),
         ("a100|h100", (("a100", "h100"),)),
+        ("gpu=P100", (("gpu=P100",),)),
         ("(a100|h100)&ib", (("a100", "h100"), ("ib",))),
     ],
 )
