@@ -44,6 +44,7 @@ from fairlead.member.terminal_log import PlainLines
 from fairlead.model.claimed.device_selectors import ExpressionError, look
 from fairlead.node.machine_tests.program import Broken
 from fairlead.node.node_report import UnreadableReport
+from fairlead.node.sources.cloud import Ec2Event
 from fairlead.run import RunFold
 from fairlead.runtime.loglines import LineCutter
 from fairlead.web.pages.site import AskedPath
@@ -227,6 +228,8 @@ def _values() -> Iterator[Target]:
     yield text("embedded.local.containers:expand", ("a $(B) $$(C)",), more=({"B": "b"},))
     yield text("model.element_sets:decode_set", ("0-3,7", "x:AAAA"), more=(parse_indices("0-63"),))
     yield text("node.traffic.classes:parse_prefix", ("192.0.2.0/24", "2001:db8::/32"))
+    yield Target("node.sources.cloud:parse_instant", ("21 Jan 2019 09:00:43 GMT", "1 Jan 01"),
+                 (OSError,))  # fmt: skip
     yield Target("node.traffic.ruleset:parse_name", ("c_12_internet_tx",))
     yield text("node.tuning.formula:parse_formula", ("max(1, cpus * 2)", "memory // 4 + 1"))
 
@@ -258,6 +261,15 @@ def _files() -> Iterator[Target]:
     yield Target("node.sources.packet_loss:parse_segments", (segments,), (OSError,), is_file=True)
     yield Target("node.sources.network:parse_fill", (table,), (OSError,), more=(64,), is_file=True)
     gpu = '{"gpus":[{"index":0,"rows":[0,1,1,0],"address":"00000000:3B:00.0","slowdown":8}]}'
+    yield Target("node.sources.gpud:parse_states", (
+        b'[{"component":"c","states":[{"health":"Unhealthy","reason":"r","suggested_actions":'
+        b'{"repair_actions":["REBOOT_SYSTEM"]}}]}]',), (OSError,))  # fmt: skip
+    yield Target("node.sources.dcgm:parse_gpus", (
+        b'DCGM_FI_DEV_XID_ERRORS{gpu="0",pci_bus_id="00000000:53:00.0"} 79\n'
+        b'DCGM_EXP_XID_ERRORS_COUNT{gpu="0",xid="79"} 2\n',), (OSError,))  # fmt: skip
+    yield Target("node.sources.cloud:parse_answer",
+                 (b'[{"Code":"system-reboot","NotBefore":"21 Jan 2019 09:00:43 GMT"}]',),
+                 (OSError,), more=(tuple[Ec2Event, ...],))  # fmt: skip
     yield Target("node.sources.nvml:parse_look", (gpu,), (OSError,), is_file=True)
     nvme = '{"critical_warning":4,"media_errors":1,"percent_used":3}'
     ata = '{"id":197,"raw":{"value":9}}'

@@ -132,7 +132,7 @@ def _fault(line: FaultLine) -> ReportedFault:
         Action(line.action), Recovery(line.recovery), format_time(parse_time(line.first_seen)),
         format_time(parse_time(line.last_seen)),
         tuple(code[:CODE_MAX] for code in line.codes[:CODES_MAX]), line.count,
-        line.evidence[:EVIDENCE_MAX],
+        line.evidence[:EVIDENCE_MAX], format_time(parse_time(line.due)) if line.due else None,
     )  # fmt: skip
 
 

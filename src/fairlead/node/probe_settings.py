@@ -1,12 +1,13 @@
-"""Settings of what the agent tries: storage, services of the node, and what it should reach."""
+"""Settings of what the agent asks and tries: monitors of others, the cloud, storage, services."""
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Annotated
 
 from msgspec import Meta
 
-from fairlead.api.values.sections import Section, within
+from fairlead.api.values.sections import Section, about, within
 
 Target = Annotated[str, Meta(min_length=1, max_length=253)]
 
@@ -91,3 +92,37 @@ class ReachSettings(Section, frozen=True):
                            "answers twice in a row, it is this machine.")
     ] = 3  # fmt: skip
     seconds_max: Annotated[int, within(1, 60, "An answer that takes longer is none.")] = 5
+
+
+class MonitorSettings(Section, frozen=True):
+    """Monitors of others on this machine, which a cluster that has them keeps."""
+
+    gpud: Annotated[
+        str, Meta(max_length=256, description="Page of gpud's states on the loopback, such as "
+                  "https://127.0.0.1:15132/v1/states; empty: not read."),
+    ] = ""  # fmt: skip
+    dcgm: Annotated[
+        str, Meta(max_length=256, description="Page of DCGM's exporter on the loopback, such as "
+                  "http://127.0.0.1:9400/metrics; empty: not read."),
+    ] = ""  # fmt: skip
+
+
+class CloudProvider(Enum):
+    """Whose metadata service tells the machine of its maintenance."""
+
+    AWS = "aws"
+    AZURE = "azure"
+    GCP = "gcp"
+
+
+class CloudSettings(Section, frozen=True):
+    """What the cloud tells the machine alone."""
+
+    provider: Annotated[
+        CloudProvider | None,
+        about("Its metadata service is asked for maintenance and preemption; none: not asked."),
+    ] = None
+    lead_seconds: Annotated[
+        int, within(30, 86_400, "Maintenance that stops the machine and begins within so long is "
+                                "critical: the node is to be empty by then.")
+    ] = 900  # fmt: skip

@@ -20,10 +20,13 @@ from fairlead.node.settings import (
 from fairlead.node.source import AnySource
 from fairlead.node.sources import (
     clock,
+    cloud,
     containerd,
+    dcgm,
     disks,
     ecc,
     exporters,
+    gpud,
     hardware,
     infiniband,
     kernel_log,
@@ -61,6 +64,9 @@ SOURCES: dict[str, Callable[[Host, AgentSettings], AnySource | None]] = {
     smart.SOURCE: smart.source,
     services.SOURCE: services.source,
     reach.SOURCE: reach.source,
+    gpud.SOURCE: gpud.source,
+    dcgm.SOURCE: dcgm.source,
+    cloud.SOURCE: cloud.source,
     containerd.SOURCE: containerd.source,
     "programs": programs.source,
     tuning.SOURCE: tuning.source,
@@ -99,6 +105,9 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     kubelet = settings.services.kubelet
     if kubelet and (fault := loopback_fault(kubelet)):
         yield "services.kubelet", fault
+    for name, url in (("gpud", settings.monitors.gpud), ("dcgm", settings.monitors.dcgm)):
+        if url and (fault := loopback_fault(url, has_tls=True)):
+            yield f"monitors.{name}", fault
     yield from _of_repairs(settings.repairs)
     tuned = settings.tuning
     for name, value, why in (

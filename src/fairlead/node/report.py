@@ -36,6 +36,7 @@ class FaultLine(msgspec.Struct, frozen=True, rename="camel"):
     count: int
     evidence: str
     boot_id: str
+    due: str | None = None
 
 
 class EndedLine(msgspec.Struct, frozen=True, rename="camel"):
@@ -158,7 +159,7 @@ def fault_line(fault: Fault) -> FaultLine:
         fault.identity.check, fault.identity.component, fault.identity.codes,
         verdict.severity.value, verdict.action.value, verdict.recovery.value,
         format_time(fault.first_seen), format_time(fault.last_seen), fault.count, fault.evidence,
-        fault.boot_id,
+        fault.boot_id, None if fault.due is None else format_time(fault.due),
     )  # fmt: skip
 
 

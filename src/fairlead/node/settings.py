@@ -23,6 +23,8 @@ from fairlead.api.cluster.node_report import (
 from fairlead.api.values.sections import Section, about, within
 from fairlead.model.health.faults import Action, Severity
 from fairlead.node.probe_settings import (
+    CloudSettings,
+    MonitorSettings,
     NvmlSettings,
     ReachSettings,
     ServiceSettings,
@@ -477,6 +479,8 @@ class AgentSettings(Section, frozen=True):
     smart: SmartSettings = SmartSettings()
     services: ServiceSettings = ServiceSettings()
     reach: ReachSettings = ReachSettings()
+    monitors: MonitorSettings = MonitorSettings()
+    cloud: CloudSettings = CloudSettings()
     programs: ProgramSettings = ProgramSettings()
     tuning: TuningSettings = TuningSettings()
     traffic: TrafficSettings = TrafficSettings()

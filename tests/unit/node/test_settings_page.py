@@ -13,6 +13,7 @@ from tests.unit.node.host_tree import HostTree, changed
 
 from fairlead.app.controller_settings import ControllerSettings
 from fairlead.input.sections import description_of, fields_of, is_section, parse, plain
+from fairlead.node.probe_settings import CloudProvider
 from fairlead.node.registry import SOURCES, conflicts, sources
 from fairlead.node.settings import AgentSettings, ExportedMetricSettings, ExporterSettings
 
@@ -71,6 +72,8 @@ def test_the_page_lists_every_source_with_its_period(tmp_path: Path) -> None:
     settings = changed(settings, "traffic", pods=str(tmp_path / "pods.json"))
     settings = changed(settings, "shaping", enabled=True)
     settings = changed(settings, "reach", names=("localhost",))
+    settings = changed(settings, "monitors", gpud="http://127.0.0.1/", dcgm="http://127.0.0.1/")
+    settings = changed(settings, "cloud", provider=CloudProvider.AWS)
     page = ExporterSettings("http://127.0.0.1/", (ExportedMetricSettings("a"),))
     settings = changed(settings, "exporters", pages=(page,))
     made = {source.name: source.period_seconds for source in sources(tree.host(), settings)}

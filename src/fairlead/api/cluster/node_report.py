@@ -18,14 +18,16 @@ from fairlead.api.values.sketch import TEXT_MAX, TEXT_PATTERN
 
 #: Faults of one report: the worst ones. The agent keeps more.
 REPORTED_FAULTS_MAX = 100
-#: There are 22 sources, and etcd takes no larger report than one with all that is bounded here.
-REPORTED_SOURCES_MAX = 48
+#: There are 25 sources, and etcd takes no larger report than one with all that is bounded here.
+REPORTED_SOURCES_MAX = 40
 REPORTED_CHECKS_MAX = 16
 #: Characters of the texts of a fault; longer ones of others are cut where they are found.
 EVIDENCE_MAX = 240
 COMPONENT_MAX = 160
 #: The check of a fault that asks for a reboot for the settings of a tuning profile alone.
 TUNING_RESTART = "tuning-restart"
+#: The check of what the cloud announces: nothing is wrong, and nothing is to be repaired.
+CLOUD_MAINTENANCE = "cloud-maintenance"
 CODE_MAX = 64
 CODES_MAX = 8
 CHECK_MAX = 63
@@ -178,6 +180,7 @@ class ReportedFault(Wire, frozen=True):
     ] = ()
     count: Annotated[int, doc("How often it was seen.", ge=0)] = 1
     evidence: Annotated[str, doc("What was seen last.", maxLength=EVIDENCE_MAX)] = ""
+    due: Annotated[Instant | None, doc("When the machine stops for it, if that is known.")] = None
 
     @property
     def words(self) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fairlead.api.cluster.node_report import (
+    CLOUD_MAINTENANCE,
     TUNING_RESTART,
     Action,
     NodeReport,
@@ -86,6 +87,17 @@ class Need:
         return all(fault.check == TUNING_RESTART for fault in self.faults)
 
     @property
+    def is_announced(self) -> bool:
+        """True where nothing is wrong, and the machine is about to stop."""
+        return all(fault.check == CLOUD_MAINTENANCE for fault in self.faults)
+
+    def stay_seconds(self, policy: HealthPolicy) -> float:
+        """Return how long after its deadline the drain may last; an announced stop is waited for
+        as long as for a replacement, as nothing is to be repaired.
+        """
+        return float(policy.replace_seconds if self.is_announced else policy.stuck_seconds)
+
+    @property
     def words(self) -> str:
         """The worst fault in one line, and how many more there are."""
         more = f" and {self.count - 1} more" if self.count > 1 else ""
@@ -145,6 +157,7 @@ def _need(node: Node, found: Sequence[ReportedFault], policy: HealthPolicy, now:
     worst, harm, action = found[0], (-1, -1), found[0].action
     #: When the first fault of each rank of severity was first seen, and all instants by their text.
     firsts, instants = dict[int, float](), dict[str, float]()
+    due = float("inf")
     for fault in found:
         rank, seen = fault.severity.rank, fault.first_seen
         first = instants.get(seen)
@@ -154,6 +167,8 @@ def _need(node: Node, found: Sequence[ReportedFault], policy: HealthPolicy, now:
             firsts[rank] = first
         elif rank not in firsts:  # the clock of a node may be wrong: not of the future
             firsts[rank] = now
+        if fault.due is not None:
+            due = min(due, instant_of(fault.due, due))
         own = rank, fault.action.rank
         if fault.action.rank > action.rank:
             action = fault.action
@@ -162,7 +177,8 @@ def _need(node: Node, found: Sequence[ReportedFault], policy: HealthPolicy, now:
     # Nor is a fault older than its node.
     created = instant_of(node.metadata.creation_timestamp, float("-inf"))
     deadline = min(
-        max(created, first) + _URGENCIES[rank].seconds(policy) for rank, first in firsts.items()
+        max(created, due),
+        *(max(created, first) + _URGENCIES[rank].seconds(policy) for rank, first in firsts.items()),
     )
     return Need(worst, action, deadline, found, max(instants.values()))
 

@@ -277,21 +277,22 @@ def _to_test(at: _Now, record: NodeRecord) -> NodeRecord:
 def _drained(at: _Now, record: NodeRecord) -> NodeRecord:
     """Follow a node that is being emptied."""
     assert at.need is not None
+    is_late = at.now >= drain_deadline(record) + at.need.stay_seconds(at.policy)
+    if not is_late and (at.view.is_used or at.need.is_announced):
+        return _emptying(at, record)
     if not at.view.is_used:
         return _go_on(at, record, "it is empty")
-    deadline = drain_deadline(record)
-    if at.now >= deadline + at.policy.stuck_seconds:
-        return _go_on(at, record, "it is not empty after its deadline", is_stuck=True)
-    return _emptying(at, record)
+    return _go_on(at, record, "it is not empty after its deadline", is_stuck=True)
 
 
 def _emptying(at: _Now, record: NodeRecord) -> NodeRecord:
     """Return the record of a node in the part of its drain that it is in."""
+    assert at.need is not None
     ends = drain_deadline(record)
     begins = ends - at.policy.eviction_seconds
     state, until = NodeState.CORDONED, begins
     if at.now >= begins:
-        state, until = NodeState.DRAINING, ends + at.policy.stuck_seconds
+        state, until = NodeState.DRAINING, ends + at.need.stay_seconds(at.policy)
     if record.state is state and record.deadline is not None:
         return replace(record, deadline=format_time(until))
     return at.enter(record, state, record.reason, until - at.now)

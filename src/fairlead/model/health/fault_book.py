@@ -119,7 +119,7 @@ class FaultBook:
             self.begun += 1
             self._open[seen.identity] = Fault(
                 seen.identity, seen.verdict, seen.evidence, first_seen=seen.at.time,
-                last_seen=seen.at.time, boot_id=self.boot_id, quiet_since=quiet_since,
+                last_seen=seen.at.time, boot_id=self.boot_id, quiet_since=quiet_since, due=seen.due,
             )  # fmt: skip
             self._make_room()
             return
@@ -133,6 +133,7 @@ class FaultBook:
             boot_id=self.boot_id,
             count=fault.count + begins_again,
             quiet_since=quiet_since,
+            due=seen.due,
         )
 
     def _judge_quiet(self, fault: Fault, look: Look) -> Ending | None:

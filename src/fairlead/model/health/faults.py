@@ -81,12 +81,13 @@ class FaultVerdict(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Observation(msgspec.Struct, frozen=True):
-    """One sight of a fault."""
+    """One sight of a fault. `due`: when the machine stops for it, if that is known."""
 
     identity: Identity
     verdict: FaultVerdict
     evidence: str
     at: Moment
+    due: float | None = None
 
 
 class Fault(msgspec.Struct, frozen=True, rename="camel"):
@@ -94,7 +95,7 @@ class Fault(msgspec.Struct, frozen=True, rename="camel"):
 
     `count` are the lines of a log, or how often a state began. `boot_id` is of the boot in which it
     was last seen. `quiet_since` is the uptime since which its check looked and did not see it; None
-    while it is seen, and while nothing looks.
+    while it is seen, and while nothing looks. `due`: when the machine stops for it, if it is known.
     """
 
     identity: Identity
@@ -105,6 +106,7 @@ class Fault(msgspec.Struct, frozen=True, rename="camel"):
     boot_id: str
     count: int = 1
     quiet_since: float | None = None
+    due: float | None = None
 
     @property
     def is_sick(self) -> bool:
@@ -144,9 +146,11 @@ def identity(check: str, component: str, codes: Iterable[str] = ()) -> Identity:
     return Identity(check, component[:COMPONENT_MAX], tuple(code[:CODE_MAX] for code in kept))
 
 
-def observed(of: Identity, verdict: FaultVerdict, evidence: str, at: Moment) -> Observation:
+def observed(
+    of: Identity, verdict: FaultVerdict, evidence: str, at: Moment, *, due: float | None = None
+) -> Observation:
     """Return an observation whose evidence has a bounded size."""
-    return Observation(of, verdict, evidence[:EVIDENCE_MAX], at)
+    return Observation(of, verdict, evidence[:EVIDENCE_MAX], at, due)
 
 
 def steady(severity: Severity, action: Action, stable_seconds: int) -> FaultVerdict:

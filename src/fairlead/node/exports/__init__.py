@@ -4,13 +4,14 @@
 samples, and it speaks for this machine alone.
 """
 
-from fairlead.node.exports.pages import SAMPLES_MAX, fetch_page, loopback_fault
+from fairlead.node.exports.pages import SAMPLES_MAX, PageStatusError, fetch_page, loopback_fault
 from fairlead.node.exports.window import ExportsUsage, ExportWindow, SketchLine
 
 __all__ = [
     "SAMPLES_MAX",
     "ExportWindow",
     "ExportsUsage",
+    "PageStatusError",
     "SketchLine",
     "fetch_page",
     "loopback_fault",

@@ -1,12 +1,18 @@
-"""Fetches a page of an exporter on the loopback, within bounds of bytes and of time as a whole."""
+"""Fetches a page of a program beside the agent, within bounds of bytes and of time as a whole."""
 
 from __future__ import annotations
 
 import ipaddress
 import socket
+import ssl
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
+
+if TYPE_CHECKING:
+    import http.client
 
 #: node_exporter's page has some 100 kB, that of eight GPUs 50 kB.
 PAGE_BYTES_MAX = 8 << 20
@@ -14,16 +20,29 @@ PAGE_BYTES_MAX = 8 << 20
 SAMPLES_MAX = 4096
 SECONDS_MAX = 5.0
 _CHUNK_BYTES = 64 << 10
+_TEXT = {"Accept": "text/plain"}
 
 
-def loopback_fault(url: str) -> str:
-    """Return why a URL is none of a page on this machine's loopback; "": it is one."""
+class PageStatusError(OSError):
+    """A server answered with another status than 200."""
+
+    def __init__(self, url: str, status: int, reason: str) -> None:
+        super().__init__(f"{url} answers {status} {reason[:80]!r}")
+        self.status = status
+
+
+def loopback_fault(url: str, *, has_tls: bool = False) -> str:
+    """Return why a URL is none of a page on this machine's loopback; "": it is one.
+
+    `has_tls`: https:// is accepted as well.
+    """
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname or "", parts.port
     except ValueError as error:
         return f"'{url}' is no URL: {error}"
-    if parts.scheme != "http" or parts.username is not None:
+    schemes = ("http", "https") if has_tls else ("http",)
+    if parts.scheme not in schemes or parts.username is not None:
         return f"'{url}' is no plain http:// URL, such as http://127.0.0.1:9400/metrics"
     with suppress(ValueError):
         if host == "localhost" or ipaddress.ip_address(host).is_loopback:
@@ -31,30 +50,35 @@ def loopback_fault(url: str) -> str:
     return f"'{host}' is not the loopback: the agent reads what is on its own machine, 127.0.0.1"
 
 
-def fetch_page(url: str) -> bytes:
-    """Return what a server answers; OSError, also for what is too long or takes too long."""
+def fetch_page(
+    url: str, *, method: str = "GET", headers: Mapping[str, str] = _TEXT,
+    bytes_max: int = PAGE_BYTES_MAX,
+) -> bytes:  # fmt: skip
+    """Return what a server answers; OSError, also for what is too long or takes too long.
+
+    PageStatusError where the status is not 200. Nothing follows a redirection.
+    """
     import http.client
 
     parts = urlsplit(url)
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    connection = http.client.HTTPConnection(
-        parts.hostname or "", parts.port or 80, timeout=SECONDS_MAX
-    )
+    connection = _connection(parts)
     connection.connect()
     is_late = threading.Event()
     timer = threading.Timer(SECONDS_MAX, _end, (connection.sock, is_late))
     timer.daemon = True
     timer.start()
     try:
-        connection.request("GET", target, headers={"Accept": "text/plain"})
+        connection.request(method, target, headers=dict(headers))
         response = connection.getresponse()
         if response.status != http.client.OK:
-            raise OSError(f"{url} answers {response.status} {response.reason[:80]!r}")
+            raise PageStatusError(url, response.status, response.reason)
         data = bytearray()
-        while len(data) <= PAGE_BYTES_MAX and (chunk := response.read1(_CHUNK_BYTES)):
+        while len(data) <= bytes_max and (chunk := response.read1(_CHUNK_BYTES)):
             data += chunk
-        if len(data) > PAGE_BYTES_MAX:
-            raise OSError(f"{url} is larger than {PAGE_BYTES_MAX >> 20} MiB")
+        if len(data) > bytes_max:
+            size = f"{bytes_max >> 20} MiB" if bytes_max >> 20 else f"{bytes_max >> 10} KiB"
+            raise OSError(f"{url} is larger than {size}")
         if is_late.is_set():
             raise OSError(f"{url} takes longer than {SECONDS_MAX:g} s")
         return bytes(data)
@@ -63,6 +87,24 @@ def fetch_page(url: str) -> bytes:
     finally:
         timer.cancel()
         connection.close()
+
+
+def _connection(parts: SplitResult) -> http.client.HTTPConnection:
+    """Return a connection that is not made yet.
+
+    A certificate is not verified: it is the server's own on the loopback, and nothing that is
+    secret is sent there.
+    """
+    import http.client
+
+    host = parts.hostname or ""
+    if parts.scheme != "https":
+        return http.client.HTTPConnection(host, parts.port or 80, timeout=SECONDS_MAX)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return http.client.HTTPSConnection(
+        host, parts.port or 443, timeout=SECONDS_MAX, context=context
+    )
 
 
 def _end(connection: socket.socket, is_late: threading.Event) -> None:
