@@ -7,6 +7,7 @@ It makes no context. What a GPU does not say is left out, which is not 0.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 from collections.abc import Callable
@@ -56,6 +57,8 @@ def _gpu(nvml: Any, index: int) -> dict[str, Any]:
         put("uncorrected", lambda: int(nvml.nvmlDeviceGetTotalEccErrors(
             device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)))  # fmt: skip
         put("slowdown", lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device)))
+        put("links", lambda: _links(nvml, device))
+        put("fabric", lambda: _fabric(nvml, device))
     if errors:
         found["error"] = errors[0]
     return found
@@ -66,6 +69,24 @@ def _recovery_action(nvml: Any, device: Any) -> int | None:
     field = nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
     (value,) = nvml.nvmlDeviceGetFieldValues(device, [field])
     return int(value.value.uiVal) if value.nvmlReturn == nvml.NVML_SUCCESS else None
+
+
+def _links(nvml: Any, device: Any) -> int:
+    """Return how many links of NVLink are active; NVMLError where the GPU has none."""
+    states = [nvml.nvmlDeviceGetNvLinkState(device, 0)]
+    for link in range(1, nvml.NVML_NVLINK_MAX_LINKS):
+        try:
+            states.append(nvml.nvmlDeviceGetNvLinkState(device, link))
+        except nvml.NVMLError:  # it has no more of them
+            break
+    return sum(map(bool, states))
+
+
+def _fabric(nvml: Any, device: Any) -> list[int]:
+    """Return how the GPU's registration with the fabric of NVSwitches does: state and status."""
+    info = nvml.c_nvmlGpuFabricInfo_t()
+    nvml.nvmlDeviceGetGpuFabricInfo(device, ctypes.byref(info))
+    return [int(info.state), int(info.status)]
 
 
 def _text(value: str | bytes) -> str:

@@ -17,6 +17,10 @@ class NvmlSettings(Section, frozen=True):
 
     gpus: Annotated[int, within(0, 64, "The machine has so many; fewer are a fault; 0: not judged.")
     ] = 0  # fmt: skip
+    nvlinks: Annotated[
+        int, within(0, 36, "Each GPU has so many active links of NVLink (H100, GB200: 18); fewer "
+                           "are a fault; 0: not judged.")
+    ] = 0  # fmt: skip
 
 
 class StorageSettings(Section, frozen=True):

@@ -18,7 +18,7 @@ from fairlead.node.sources import nvml
 SETTINGS = AgentSettings()
 #: `pynvml` as far as it is used; what a GPU of `said.json` lacks it does not support.
 LIBRARY = """
-import json, pathlib, time
+import ctypes, json, pathlib, time
 NVML_SUCCESS, NVML_ERROR_LIBRARY_NOT_FOUND = 0, 12
 NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED = 15, 16
 NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
@@ -58,9 +58,18 @@ def nvmlDeviceGetTotalEccErrors(gpu, kind, counter):
     assert (kind, counter) == (1, 0)
     return get(gpu, "ecc")
 def nvmlDeviceGetCurrentClocksEventReasons(gpu): return get(gpu, "clocks")
+NVML_NVLINK_MAX_LINKS = 36
+def nvmlDeviceGetNvLinkState(gpu, link):
+    links = get(gpu, "links")
+    if link >= len(links): raise NVMLError(2)
+    return links[link]
+class c_nvmlGpuFabricInfo_t(ctypes.Structure):
+    _fields_ = [("state", ctypes.c_uint), ("status", ctypes.c_uint)]
+def nvmlDeviceGetGpuFabricInfo(gpu, info): info._obj.state, info._obj.status = get(gpu, "fabric")
 """
 GOOD: dict[str, Any] = {
     "bus": "00000000:3B:00.0", "recovery": 0, "rows": [0, 0, 0, 0], "ecc": 0, "clocks": 4,
+    "links": [1] * 18, "fabric": [3, 0],
 }  # fmt: skip
 OTHER = {**GOOD, "bus": "00000000:86:00.0"}
 GPU = "0000:3b:00"
@@ -76,7 +85,9 @@ class Machine:
         self._library.mkdir()
         (self._library / "pynvml.py").write_text(LIBRARY)
         monkeypatch.setenv("PYTHONPATH", str(self._library))
-        self.looks = Looks(self.tree, nvml.SOURCE, settings=changed(SETTINGS, "nvml", gpus=2))
+        self.looks = Looks(
+            self.tree, nvml.SOURCE, settings=changed(SETTINGS, "nvml", gpus=2, nvlinks=18)
+        )
         self.says()
 
     def says(self, *gpus: dict[str, Any], **more: Any) -> None:
@@ -123,7 +134,7 @@ class Played:
 
     def look(self, *gpus: dict[str, Any], after: float = 60, **more: Any) -> list[Any]:
         good = {"address": "00000000:3B:00.0", "recoveryAction": 0, "rows": [0, 0, 0, 0],
-                "uncorrected": 0, "slowdown": 4}  # fmt: skip
+                "uncorrected": 0, "slowdown": 4, "links": 18, "fabric": [3, 0]}  # fmt: skip
         self.said = {"gpus": [{"index": i, **good, **each} for i, each in enumerate(gpus)], **more}
         return named(self.looks.look(after))
 
@@ -178,11 +189,43 @@ def test_clocks_that_are_held_down_count_after_three_looks_and_a_power_cap_never
     assert played.look({}) == []
 
 
+def test_links_of_nvlink_are_missing_only_where_so_many_are_expected(tmp_path: Path) -> None:
+    assert Played(HostTree(tmp_path)).look({"links": 0}) == []
+    expecting = Played(HostTree(tmp_path), nvlinks=18)
+    assert expecting.look({"links": 18}) == []
+    assert expecting.look({"links": 17}) == [(nvml.LINKS, GPU, ())]
+    assert expecting.look({"links": None}) == [(nvml.LINKS, GPU, ())], "not known is not mended"
+    expecting.look({})
+    assert expecting.look({}) == []
+
+
+def test_a_gpu_whose_registration_with_the_fabric_fails_or_lasts_is_a_fault(
+    played: Played,
+) -> None:
+    for fabric in ([0, 0], [0, 3], [3, 0], None):
+        assert played.look({"fabric": fabric}) == []
+    for fabric in ([2, 0], [1, 0], [3, 999]):  # in progress, not started, failed
+        assert [played.look({"fabric": fabric}) for _ in range(2)] == [[], []]
+        assert played.look({"fabric": fabric}) == [(nvml.FABRIC, GPU, ())]
+        assert played.looks.watch.faults[0].verdict.action is Action.REBOOT
+        played.look({})
+        assert played.look({}) == []
+
+
+def test_what_links_and_the_fabric_are_is_read_of_the_library(machine: Machine) -> None:
+    machine.says({**GOOD, "links": [1] * 17 + [0], "fabric": [3, 15]}, OTHER)
+    assert named(machine.looks.looks(3, 60)) == [
+        (nvml.FABRIC, GPU, ()), (nvml.LINKS, GPU, ()),
+    ]  # fmt: skip
+
+
 def test_a_value_that_is_blank_is_not_known_and_ends_no_fault(played: Played) -> None:
     assert played.look({"uncorrected": 2})
     for _ in range(5):
         assert played.look({"uncorrected": None}) == [(nvml.ECC, GPU, ())]
-    assert [each.check for each in played.looks.watch.skipped()] == [nvml.COUNT, nvml.ECC]
+    assert [each.check for each in played.looks.watch.skipped()] == [
+        nvml.COUNT, nvml.LINKS, nvml.ECC,
+    ]  # fmt: skip
     played.look({})
     assert played.look({}) == []
 
@@ -201,7 +244,7 @@ def test_a_gpu_that_is_lost_leaves_the_other_one_judged(machine: Machine) -> Non
 def test_gpus_are_missing_only_where_so_many_are_expected(tmp_path: Path) -> None:
     unset = Played(HostTree(tmp_path))
     assert unset.look({}) == []
-    assert [each.check for each in unset.looks.watch.skipped()] == [nvml.COUNT]
+    assert [each.check for each in unset.looks.watch.skipped()] == [nvml.COUNT, nvml.LINKS]
     assert Played(HostTree(tmp_path), gpus=2).look({}) == [(nvml.COUNT, "machine", ())]
 
 
@@ -265,6 +308,7 @@ def test_the_library_has_what_the_look_uses() -> None:
         "nvmlInit", "nvmlShutdown", "nvmlDeviceGetCount", "nvmlDeviceGetHandleByIndex",
         "nvmlDeviceGetPciInfo", "nvmlDeviceGetFieldValues", "nvmlDeviceGetRemappedRows",
         "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetCurrentClocksEventReasons",
+        "nvmlDeviceGetNvLinkState", "nvmlDeviceGetGpuFabricInfo", "c_nvmlGpuFabricInfo_t",
     ):  # fmt: skip
         assert callable(getattr(pynvml, name))
     assert (pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, pynvml.NVML_ERROR_GPU_IS_LOST) == (230, 15)

@@ -153,7 +153,10 @@ def judge(
         replace(each, identity=replace(each.identity, check=_CHECKS[each.identity.check]))
         for each in found.observations
     ]
-    skipped = [replace(each, check=_CHECKS[each.check]) for each in found.skipped]
+    skipped = [
+        replace(each, check=_CHECKS[each.check])
+        for each in found.skipped if each.check in _CHECKS
+    ]  # fmt: skip
     last, counts, links = dict(memory.last), dict(memory.counts), dict(memory.links)
     resets: set[Identity] = set()
     for gpu in facts:

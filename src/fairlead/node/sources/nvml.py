@@ -34,6 +34,7 @@ from fairlead.node.source import Judged, SignalSource, SkippedCheck, skipped
 SOURCE = "nvml"
 DRIVER, RECOVERY, LOST = "gpu-driver", "gpu-recovery", "gpu-lost"
 ROWS, ECC, SLOWDOWN, COUNT = "gpu-rows", "gpu-ecc", "gpu-slowdown", "gpu-count"
+LINKS, FABRIC = "gpu-nvlink", "gpu-fabric"
 _PERIOD_SECONDS = 60
 _LOOK_SECONDS = 40.0
 _OUTPUT_BYTES_MAX = 1 << 18
@@ -43,8 +44,11 @@ _INHERITED = ("PYTHONPATH", "LD_LIBRARY_PATH")
 _MACHINE = "machine"
 #: HW slowdown, software and hardware thermal slowdown, power brake; not the power cap and idleness.
 _SLOWDOWN = 0x8 | 0x20 | 0x40 | 0x80
-#: In a row, before they count: a driver that is being replaced, and a peak of load.
-_STRIKES = {DRIVER: 3, SLOWDOWN: 3}
+#: In a row, before they count: a driver that is being replaced, a peak of load, a fabric manager
+#: that starts again.
+_STRIKES = {DRIVER: 3, SLOWDOWN: 3, FABRIC: 3}
+#: NVML_GPU_FABRIC_STATE of a GPU that has no fabric, or has been registered with it.
+_NO_FABRIC, _REGISTERED = 0, 3
 #: nvmlDeviceGpuRecoveryAction_t.
 _RECOVERIES = {
     1: ("GPU reset", Severity.CRITICAL, Action.RESET_GPU),
@@ -60,7 +64,8 @@ _RECOVERIES = {
 class GpuLook(msgspec.Struct, frozen=True, rename="camel"):
     """What one GPU said; None for what it did not say.
 
-    `rows`: corrected, uncorrected, whether a remap is pending, and whether one failed.
+    `rows`: corrected, uncorrected, whether a remap is pending, and whether one failed. `links`: how
+    many of NVLink are active. `fabric`: state and status of its registration.
     """
 
     index: int
@@ -71,6 +76,8 @@ class GpuLook(msgspec.Struct, frozen=True, rename="camel"):
     rows: tuple[int, int, int, int] | None = None
     uncorrected: int | None = None
     slowdown: int | None = None
+    links: int | None = None
+    fabric: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:
@@ -136,13 +143,13 @@ def judge(
     facts: NvmlLook, memory: NvmlMemory, at: Moment, *, settings: AgentSettings
 ) -> Judged[NvmlMemory]:
     """Give what the driver recommends, what it has lost, and what its counts say."""
-    expected, stable = settings.nvml.gpus, settings.stable_seconds
+    expected, links, stable = settings.nvml.gpus, settings.nvml.nvlinks, settings.stable_seconds
     found: list[Found] = []
     if facts.error:
         verdict = Severity.CRITICAL, Action.REBOOT
         found.append((identity(DRIVER, _MACHINE), f"NVML: {facts.error}", verdict))
     for gpu in facts.gpus:
-        found += _of_gpu(gpu)
+        found += [*_of_gpu(gpu), *_of_links(gpu, links)]
     if expected and not facts.error and len(facts.gpus) < expected:
         text, verdict = f"{len(facts.gpus)} of {expected} GPUs", (Severity.CRITICAL, Action.REBOOT)
         found.append((identity(COUNT, _MACHINE), text, verdict))
@@ -159,7 +166,9 @@ def judge(
     return Judged(
         NvmlMemory(failed), observations, _looked(facts),
         unreadable=tuple(f"{gpu.name}: {gpu.error}" for gpu in facts.gpus if gpu.error),
-        skipped=(*skipped([(COUNT, expected > 0)], "nvml.gpus is not set"), *_unknown(facts)),
+        skipped=(*skipped([(COUNT, expected > 0)], "nvml.gpus is not set"),
+                 *skipped([(LINKS, links > 0)], "nvml.nvlinks is not set"),
+                 *(each for each in _unknown(facts) if each.check != LINKS or links)),
     )  # fmt: skip
 
 
@@ -177,6 +186,7 @@ def _unknown(facts: NvmlLook) -> Iterator[SkippedCheck]:
     for check, values in (
         (RECOVERY, [gpu.recovery_action for gpu in gpus]), (ROWS, [gpu.rows for gpu in gpus]),
         (ECC, [gpu.uncorrected for gpu in gpus]), (SLOWDOWN, [gpu.slowdown for gpu in gpus]),
+        (LINKS, [gpu.links for gpu in gpus]), (FABRIC, [gpu.fabric for gpu in gpus]),
     ):  # fmt: skip
         if None in values:
             yield SkippedCheck(check, "a GPU does not say it", is_unset=False)
@@ -212,9 +222,26 @@ def _of_gpu(gpu: GpuLook) -> list[Found]:
     return found
 
 
+def _of_links(gpu: GpuLook, expected: int) -> Iterator[Found]:
+    """Yield links of NVLink that are down, and a registration with the fabric that failed."""
+    critical = Severity.CRITICAL
+    if gpu.links is not None and gpu.links < expected:
+        text = f"{gpu.links} of {expected} links of NVLink are active"
+        yield identity(LINKS, gpu.name), text, (critical, Action.RESET_GPU)
+    if gpu.fabric is None or gpu.fabric[0] == _NO_FABRIC:
+        return
+    state, status = gpu.fabric
+    if state != _REGISTERED:
+        text = f"it is not registered with the fabric (state {state})"
+        yield identity(FABRIC, gpu.name), text, (critical, Action.REBOOT)
+    elif status:
+        text = f"its registration with the fabric failed ({status})"
+        yield identity(FABRIC, gpu.name), text, (critical, Action.REBOOT)
+
+
 def source(host: Host, settings: AgentSettings) -> SignalSource[NvmlLook, NvmlMemory]:
     """Return the source of what the driver says."""
     return SignalSource(
-        SOURCE, (DRIVER, RECOVERY, LOST, ROWS, ECC, SLOWDOWN, COUNT), NvmlMemory,
+        SOURCE, (DRIVER, RECOVERY, LOST, ROWS, ECC, SLOWDOWN, COUNT, LINKS, FABRIC), NvmlMemory,
         NvmlReader(host).read, partial(judge, settings=settings), period_seconds=_PERIOD_SECONDS,
     )  # fmt: skip
