@@ -20,6 +20,7 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
+from fairlead.node.kernel_lines import KernelLines
 from fairlead.node.settings import GpuSettings
 from fairlead.node.source import SignalSource
 from fairlead.node.sources.kernel_log import XID, KernelLogMemory, judge
@@ -118,7 +119,8 @@ LINES = st.lists(
 
 def kernel_log() -> SignalSource[tuple[KmsgRecord, ...], KernelLogMemory]:
     gpu = GpuSettings(stable_seconds=600)
-    judged = partial(judge, table=XidTable(gpu), burst_seconds=gpu.burst_seconds)
+    others = KernelLines(gpu.stable_seconds)
+    judged = partial(judge, table=XidTable(gpu), others=others, burst_seconds=gpu.burst_seconds)
     return SignalSource(
         "kernel-log", (XID,), KernelLogMemory, tuple[KmsgRecord, ...], judged, 1, is_log=True
     )

@@ -1,4 +1,5 @@
-"""Judges the kernel's log: Xid and SXid lines of NVIDIA's drivers, and GPUs that fell off the bus.
+"""Judges the kernel's log: Xid and SXid lines of NVIDIA's drivers, GPUs that fell off the bus, and
+the lines of other drivers that `kernel_lines.toml` has.
 
 A line is known by its sequence number, which begins again at each boot. So lines that were read
 before a restart are skipped, and lines that were lost are counted. A GPU that "has fallen off the
@@ -18,6 +19,7 @@ import msgspec
 
 from fairlead.model.health.faults import Identity, Moment, Observation, identity, observed
 from fairlead.node.host import Host
+from fairlead.node.kernel_lines import KernelLines
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 from fairlead.node.sources.kmsg import KmsgRecord, LogDevice
@@ -55,6 +57,7 @@ class _Lines:
     """Takes the lines of one read."""
 
     table: XidTable
+    others: KernelLines
     burst_seconds: int
     led_at: dict[str, float]
     observations: list[Observation] = field(default_factory=list[Observation])
@@ -62,13 +65,20 @@ class _Lines:
 
     def take(self, text: str, at: Moment) -> None:
         """Judge a line."""
-        if match := _XID.search(text):
+        if "Xid" not in text and "fallen off" not in text:
+            self._other(text, at)
+        elif match := _XID.search(text):
             self._xid(_address(match[1]), int(match[2]), text, at)
         elif match := _SXID.search(text):
             found = self.table.sxid(int(match[2]), text)
             self._observe(_identity(SXID, _address(match[1]), match[2]), found, text, at)
         elif match := _FELL_OFF.search(text):
             self._xid(_address(match[1]), FELL_OFF, text, at)
+
+    def _other(self, text: str, at: Moment) -> None:
+        if found := self.others.line(text):
+            of = identity(found.check, found.component)
+            self.observations.append(observed(of, found.verdict, f"{found.meaning}: {text}", at))
 
     def _xid(self, gpu: str, code: int, text: str, at: Moment) -> None:
         of = _identity(XID, gpu, str(code))
@@ -89,14 +99,14 @@ class _Lines:
 
 def judge(
     records: Sequence[KmsgRecord], memory: KernelLogMemory, at: Moment, *, table: XidTable,
-    burst_seconds: int,
+    others: KernelLines, burst_seconds: int,
 ) -> Judged[KernelLogMemory]:  # fmt: skip
     """Return the faults of the records that are new.
 
     Lost are records between two that follow each other, and before the first one of a log that does
     not begin with the boot.
     """
-    lines = _Lines(table, burst_seconds, dict(memory.led_at))
+    lines = _Lines(table, others, burst_seconds, dict(memory.led_at))
     is_by_call = records[-1].is_after_gap is not None if records else memory.is_by_call
     last, lost = memory.sequence if is_by_call is memory.is_by_call else -1, 0
     for record in records:
@@ -107,9 +117,8 @@ def judge(
         elif record.is_after_gap and last >= 0:
             lost += 1  # how many there were, that log does not say
         last = record.sequence
-        if "Xid" in record.text or "fallen off" in record.text:
-            ago = max(0.0, at.uptime_seconds - record.uptime_seconds)
-            lines.take(record.text, Moment(at.time - ago, record.uptime_seconds))
+        ago = max(0.0, at.uptime_seconds - record.uptime_seconds)
+        lines.take(record.text, Moment(at.time - ago, record.uptime_seconds))
     led_at = {gpu: when for gpu, when in lines.led_at.items()
               if at.uptime_seconds - when <= burst_seconds}  # fmt: skip
     latest = dict(sorted(led_at.items(), key=lambda one: one[1])[-GPUS_MAX:])
@@ -139,7 +148,8 @@ def source(
 ) -> SignalSource[tuple[KmsgRecord, ...], KernelLogMemory]:
     """Return the source of the kernel's log."""
     gpu = settings.gpu
-    judged = partial(judge, table=XidTable(gpu), burst_seconds=gpu.burst_seconds)
+    others = KernelLines(gpu.stable_seconds)
+    judged = partial(judge, table=XidTable(gpu), others=others, burst_seconds=gpu.burst_seconds)
     reader = KernelLogReader(host, opened, called)
-    return SignalSource("kernel-log", (XID, SXID), KernelLogMemory, reader.read, judged,
-                  period_seconds=1, is_log=True, is_busy=reader.has_more)  # fmt: skip
+    return SignalSource("kernel-log", (XID, SXID, *others.checks), KernelLogMemory, reader.read,
+                  judged, period_seconds=1, is_log=True, is_busy=reader.has_more)  # fmt: skip
