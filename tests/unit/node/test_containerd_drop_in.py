@@ -326,3 +326,16 @@ def test_what_health_takes_back_goes_with_the_reboot_and_is_not_written_again(no
     assert "tuning-restart" not in node.faults()
     assert node.set("containerd") == ("", "")
     assert not node.containerd_file.exists()
+
+
+def test_what_health_takes_back_is_what_it_was_earlier(node: Node) -> None:
+    node.set("containerd")
+    earlier = node.containerd_file.read_text()
+    node.profile.write_text(profile_of(setting(DOWNLOADS, "19")))
+    node.set("containerd")
+    assert "19" in node.containerd_file.read_text()
+    request = node.request("containerd", takes_back=True)
+    assert restart_setter(node.host(), node.settings)(request) == ("", "")
+    assert node.containerd_file.read_text() == earlier
+    node.set("containerd")
+    assert node.containerd_file.read_text() == earlier

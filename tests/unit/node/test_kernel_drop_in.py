@@ -14,6 +14,7 @@ from fairlead.api.cluster.node_report import AgentAnswer, SettingState, TuningMo
 from fairlead.cli.app import run
 from fairlead.node.host import Absent
 from fairlead.node.registry import load_settings
+from fairlead.node.sources.tuning import restart_setter
 from fairlead.node.tuning import DropIns
 from fairlead.node.tuning.drop_ins.grub import FORMER, difference, find_grub
 from fairlead.node.tuning.drop_ins.kernel import ARGUMENTS
@@ -328,3 +329,20 @@ def test_the_difference_of_two_menus_is_by_their_words() -> None:
     )
     assert "would not have psi=1" in difference(old, old, words=given, former=none)
     assert difference(old, old, words=none, former=given) == ""
+
+
+def test_what_health_takes_back_leaves_the_arguments_of_the_earlier_start(node: Node) -> None:
+    node.set()
+    node.starts_again(NEXT_BOOT)
+    earlier, booted = menu(node), node.boot_line()
+    node.profile.write_text(profile_of(*WANTED, argument("nosoftlockup", "given")))
+    node.set()
+    node.starts_again(OTHER_BOOT)
+    assert node.boot_line() != booted
+    request = node.request("kernel", boot_id=OTHER_BOOT, takes_back=True)
+    assert restart_setter(node.host(), node.settings)(request) == ("", "")
+    assert menu(node) == earlier
+    node.starts_again("a later boot")
+    assert "tuning-restart" not in node.faults()
+    node.set()
+    assert (menu(node), node.boot_line()) == (earlier, booted)

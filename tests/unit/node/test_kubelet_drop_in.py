@@ -8,7 +8,7 @@ import pytest
 from tests.unit.node.host_tree import NEXT_BOOT, changed, named
 from tests.unit.node.tuned_node import DIRECTORY, PROFILE, Node, at_each_line, line
 
-from fairlead.api.cluster.node_report import Action, AgentAnswer, TuningMode
+from fairlead.api.cluster.node_report import Action, AgentAnswer, SettingState, TuningMode
 from fairlead.cli.app import run
 from fairlead.decide.health.need import urgency_of
 from fairlead.decide.health.policy import HealthPolicy
@@ -19,6 +19,7 @@ from fairlead.node.report import report_of
 from fairlead.node.sources.tuning import restart_setter
 from fairlead.node.tuning.drop_ins.kubelet import FIELDS, NAME
 
+OTHER_BOOT = "5e5a1d4e-0000-4000-8000-000000000003"
 REFUSED = f"{NAME}.refused"
 WANTED = {
     "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration",
@@ -231,3 +232,32 @@ def test_killed_at_any_line_the_kubelet_finds_the_old_file_or_the_new_one(node: 
     assert lines > 100
     assert left == set(after)
     assert len(left) == 3
+
+
+@pytest.mark.parametrize("by_health", [True, False])
+def test_what_is_taken_back_is_what_it_was_earlier_and_the_next_reboot_keeps_it(
+    node: Node, *, by_health: bool
+) -> None:
+    node.set()
+    earlier = node.file.read_text()
+    node.tree.boots(NEXT_BOOT, 900)
+    node.profile.write_text(PROFILE.replace("48h", "72h"))
+    node.set()
+    assert node.body["imageMaximumGCAge"] == "72h"
+    node.tree.boots(OTHER_BOOT, 900)
+    node.no_kubelet()
+    looks = node.looks()
+    for _ in range(0 if by_health else 3):
+        looks.look(300)
+    if by_health:
+        request = node.request("kubelet", boot_id=OTHER_BOOT, takes_back=True)
+        assert restart_setter(node.host(), node.settings)(request) == ("", "")
+    assert node.file.read_text() == earlier
+    node.kubelet()
+    assert "tuning-restart" not in node.faults()
+    node.set()
+    assert node.file.read_text() == earlier
+    assert node.differences()["KubeletConfig imageMaximumGCAge"].state is SettingState.REFUSED
+    request = node.request("kubelet", boot_id=OTHER_BOOT, takes_back=True)
+    assert restart_setter(node.host(), node.settings)(request) == ("", "")
+    assert not node.file.exists(), "it is no earlier one of itself"

@@ -116,8 +116,9 @@ def difference(
     before, after = _lines(old), _lines(new)
     if words and not _first_has(after, words):
         return "the first entry of {menu} would not have " + " ".join(words)
+    runs = sorted((words, former), key=len, reverse=True)  # the one may be a part of the other
     for number, (was, now) in enumerate(zip_longest(before, after, fillvalue=""), 1):
-        kept = next((left for each in (words, former) if each and (left := _left(was, each))
+        kept = next((left for each in runs if each and (left := _left(was, each))
                      != _left(was, ())), _left(was, ()))  # fmt: skip
         if kept != _left(now, words):
             return (

@@ -135,12 +135,15 @@ def remove_kernel(host: Host) -> bool:
 
 
 def refuse_kernel(host: Host, why: str) -> None:
-    """Take the arguments out of the menu, and keep the file as refused; Absent, OSError."""
+    """Give the menu the arguments that it had earlier, and keep the file as refused.
+
+    Absent, OSError.
+    """
     file = kernel_file(host)
-    text = file.read()
+    text, earlier = file.read(), file.earlier()
     if text.is_there:
         file.refuse(text.body, why)
-        set_kernel(host, DropIn("", "", False, False, ()))
+        set_kernel(host, DropIn(earlier, text.body, False, False, ()))
 
 
 def _is_made(host: Host, grub: Grub, text: OwnText) -> bool:

@@ -78,12 +78,11 @@ def kubelet_drop_in(
 
 def set_kubelet(host: Host, directory: str, found: DropIn) -> None:
     """Make the file what it should be, durably; OSError. It counts from the next start."""
-    wanted = "" if found.is_refused else found.wanted
-    if wanted == found.has:
+    if found.is_refused or found.wanted == found.has:
         return
     file = kubelet_file(host, directory)
-    if wanted:
-        file.write(wanted)
+    if found.wanted:
+        file.write(found.wanted)
     else:
         file.put_back(None)
 

@@ -180,8 +180,10 @@ class DropIns:
                 assert_never(part)
 
     def _counts_down(self, part: StartPart, *, is_down: bool) -> bool:
-        self._looks_down[part] = self._looks_down[part] + 1 if is_down else 0
-        return self._looks_down[part] >= _LOOKS_DOWN
+        """Return whether it has been down for long; what comes back then is given as long."""
+        down = self._looks_down[part] + 1 if is_down else 0
+        self._looks_down[part] = down % _LOOKS_DOWN
+        return down == _LOOKS_DOWN
 
     def set(
         self, profile: ReadyProfile, facts: Mapping[str, int], asked: Sequence[str]

@@ -2,8 +2,9 @@
 
 Its first line says that the agent wrote it, and at which boot; a second one may have a note. A
 content that did no good is kept beside it under a name that no daemon reads, so that it is not
-tried again. Each change is one rename or one unlink: a process that is killed at any line leaves
-the old file or the new one, and the file itself is the record.
+tried again; so is the one before it, which comes back in its place. Each change is one rename or
+one unlink: a process that is killed at any line leaves the old file or the new one, and the file
+itself is the record.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class OwnText:
 
 @dataclass(frozen=True, slots=True)
 class OwnFile:
-    """The file, and the one beside it with what is refused."""
+    """The file, the one beside it with what is refused, and the one with what it had earlier."""
 
     host: Host
     directory: str
@@ -41,6 +42,11 @@ class OwnFile:
         """The name of what is refused: it ends in none that a daemon reads."""
         return f"{self.name}.refused"
 
+    @property
+    def earlier_name(self) -> str:
+        """The name of what the file had before it was last written."""
+        return f"{self.name}.earlier"
+
     def read(self) -> OwnText:
         """Return what the file has; OSError, also where it is a link or no regular file."""
         return self._text(self.name)
@@ -49,8 +55,15 @@ class OwnFile:
         """Return what is refused, with the reason as its note; OSError."""
         return self._text(self.refused_name)
 
+    def earlier(self) -> str:
+        """Return the body that comes back when the present one is taken back; OSError."""
+        body = self._text(self.earlier_name).body
+        return "" if body == self.read().body else body
+
     def write(self, body: str, *, note: str = "") -> None:
-        """Replace the file, durably; OSError."""
+        """Replace the file, durably, and keep what it had; OSError."""
+        if self.read().body != body:
+            self._put(self.earlier_name, self.raw() or b"")
         self._put(self.name, self._data(body, note))
 
     def refuse(self, body: str, why: str) -> None:
@@ -72,17 +85,24 @@ class OwnFile:
             self._put(self.name, raw)
 
     def take_back(self, why: str = "") -> bool:
-        """Remove the file and keep it as refused; False where there is none. OSError."""
-        text = self.read()
+        """Keep the file as refused and make it what it was earlier, none where it was none.
+
+        False where there is none. OSError.
+        """
+        text, earlier = self.read(), self.earlier()
         if not text.is_there:
             return False
         self.refuse(text.body, why)
-        self.put_back(None)
+        if earlier:
+            data = read_file(self.host.path(self.directory, self.earlier_name), _BYTES_MAX)
+            self._put(self.name, data)
+        else:
+            self.put_back(None)
         return True
 
     def remove(self) -> bool:
-        """Remove the file, and what is refused; False: there was none. OSError."""
-        names = (self.name, self.refused_name)
+        """Remove the file, what is refused and what was earlier; False: none was there. OSError."""
+        names = (self.name, self.refused_name, self.earlier_name)
         there = [path for name in names if (path := self.host.path(self.directory, name)).is_file()]
         for path in there:
             path.unlink(missing_ok=True)
