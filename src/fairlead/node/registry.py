@@ -111,6 +111,7 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
     yield from _of_repairs(settings.repairs)
     tuned = settings.tuning
     for name, value, why in (
+        ("acceptedFile", tuned.accepted_file, "a change that fails is taken back by a reboot"),
         ("kubeletDirectory", tuned.kubelet_directory, "the kubelet reads it at its start"),
         ("containerdDirectory", tuned.containerd_directory, "containerd reads it at its start"),
         ("kernelArguments", tuned.kernel_arguments, "the kernel reads them at its start"),

@@ -260,6 +260,11 @@ class TuningSettings(Section, frozen=True):
         str, Meta(min_length=1, max_length=512, description="File of what was set, and of what "
                   "was there before."),
     ] = "/var/lib/fairlead/tuning.json"  # fmt: skip
+    accepted_file: Annotated[
+        str, Meta(max_length=512, description="File of the settings that take effect at once and "
+                  "that apply may set: others wait until health has emptied the node, are tested "
+                  "there, and taken back when it fails; empty: all are set at once."),
+    ] = ""  # fmt: skip
     kubelet_directory: Annotated[
         str, Meta(max_length=512, description="Directory of the kubelet's drop-ins (--config-dir) "
                   "where apply keeps one of its own, written before a reboot that health asks for; "

@@ -11,7 +11,7 @@ import pickle
 import random
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,6 +41,8 @@ from fairlead.sim.loop import run
 
 COLLECTION = line("imageMaximumGCAge", "48h")
 IOMMU = line("iommu", "pt", kind="KernelArgument")
+SOMAXCONN, ACCEPTED = "proc/sys/net/core/somaxconn", "var/lib/accepted.json"
+BACKLOG = line("net.core.somaxconn", "9000", kind="Sysctl")
 TICK_SECONDS = 15.0
 REBOOT_SECONDS = 90.0
 
@@ -52,8 +54,8 @@ class TunedMachine:
         self.fleet, self.name, self.node = fleet, name, node
         self.boots = 1
         self.at = fleet.clock.now()
-        #: An argument of the kernel with which it computes wrong.
-        self.breaks_with = "none"
+        #: Whether it computes wrong, as it is set.
+        self.is_broken: Callable[[], bool] = lambda: False
         self.kept = Kept()
         self.repair: KeptRepair | None = None
         self.text = self.handled = b""
@@ -77,6 +79,12 @@ class TunedMachine:
 
         await self.fleet.until(holds, seconds)
 
+    def is_set_to(self, value: int) -> Callable[[], Awaitable[bool]]:
+        async def holds() -> bool:
+            return self.host.number(SOMAXCONN) == value
+
+        return holds
+
     def asked(self, data: bytes) -> None:
         Path(self.node.settings.repairs.requests).write_bytes(data)
 
@@ -93,9 +101,8 @@ class TunedMachine:
                 self.node.kubelet()
                 info = {"status": {"nodeInfo": {"bootID": f"boot-{self.boots}"}}}
                 await self.fleet.client.patch(NODES, self.name, info, subresource="status")
-                is_broken = self.breaks_with in self.node.boot_line().split()
-                quality = Quality.CORRUPT if is_broken else Quality.GOOD
-                self.fleet.virtual.set_quality(self.name, quality)
+                self.node.tree.write(SOMAXCONN, 4096)
+                self.compute()
 
     async def boot(self) -> None:
         """The agent, as it follows its source and its requests, until the machine starts again."""
@@ -110,11 +117,16 @@ class TunedMachine:
             self.at = self.fleet.clock.now()
             self.node.tree.passes(TICK_SECONDS)
             if self.fleet.clock.now() >= due:
-                looked(source, watch, (source.read(), None), host.now())
+                looked(source, watch, (source.read(), None), self.host.now())
                 due += source.period_seconds
             self.carry_out()
+            self.compute()
             self.say(watch)
         self.kept = watch.kept()
+
+    def compute(self) -> None:
+        quality = Quality.CORRUPT if self.is_broken() else Quality.GOOD
+        self.fleet.virtual.set_quality(self.name, quality)
 
     def has_gone_down(self) -> bool:
         at_reboot = self.node.folder / "at-reboot"
@@ -166,7 +178,7 @@ class At:
 
 @asynccontextmanager
 async def tuned(
-    path: Path, *lines: str, health: HealthPolicy = ACTING
+    path: Path, *lines: str, health: HealthPolicy = ACTING, accepted: str = ""
 ) -> AsyncGenerator[TunedMachine]:
     """A fleet of two nodes, one of which has an agent that applies a profile of these lines."""
     rates = CloudRates(preflight=bool(health.test_suite))
@@ -175,7 +187,11 @@ async def tuned(
         await asyncio.sleep(1200)
         node = Node(path)
         node.grub()
-        node.settings = changed(node.settings, "tuning", kubelet_directory=DIRECTORY)
+        node.tree.write(SOMAXCONN, 4096)
+        node.tree.write(ACCEPTED, accepted)
+        node.settings = changed(
+            node.settings, "tuning", kubelet_directory=DIRECTORY, accepted_file=f"/{ACCEPTED}"
+        )
         node.profile.write_text(profile_of(*lines))
         machine = TunedMachine(fleet, (await fleet.nodes())[0].metadata.name, node)
         task = fleet.group.create_task(machine.run())
@@ -214,7 +230,7 @@ def test_a_change_with_which_a_test_fails_is_taken_back_and_the_node_comes_back(
     async def main() -> None:
         async with tuned(tmp_path, COLLECTION, IOMMU, health=GATED) as machine:
             before = machine.node.boot_line()
-            machine.breaks_with = "iommu=pt"
+            machine.is_broken = lambda: "iommu=pt" in machine.node.boot_line().split()
             await machine.until(NodeState.REBOOTING)
             await machine.until(NodeState.READY)
             assert (machine.boots, machine.node.boot_line()) == (3, before)
@@ -227,5 +243,48 @@ def test_a_change_with_which_a_test_fails_is_taken_back_and_the_node_comes_back(
                 assert found.why.endswith("the node was not healthy with it")
             said = [each.action for each in await machine.fleet.decisions()]
             assert "Replacing" not in said
+
+    run(main())
+
+
+def test_what_takes_effect_at_once_is_set_on_the_empty_node_and_tested_without_a_reboot(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with tuned(tmp_path, BACKLOG, health=GATED) as machine:
+            await machine.until(NodeState.REBOOTING)
+            assert machine.host.number(SOMAXCONN) == 4096, "it is set on the empty node alone"
+            await machine.until(NodeState.VALIDATING)
+            assert machine.host.number(SOMAXCONN) == 9000
+            await machine.until(NodeState.READY)
+            await asyncio.sleep(900)
+            assert (await machine.state(), machine.boots) == (NodeState.READY, 1)
+            assert machine.repair is not None
+            assert (machine.repair.answer, machine.repair.message) == (
+                AgentAnswer.DONE, "settings were set"
+            )  # fmt: skip
+
+    run(main())
+
+
+def test_what_takes_effect_at_once_and_fails_a_test_is_taken_back_with_its_earlier_value(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        lines = (BACKLOG.replace("9000", "20000"),)
+        earlier = '{"net.core.somaxconn":"9000"}'
+        async with tuned(tmp_path, *lines, health=GATED, accepted=earlier) as machine:
+            machine.is_broken = lambda: machine.host.number(SOMAXCONN) == 20_000
+            await machine.fleet.until(machine.is_set_to(9000), 60)
+            await machine.fleet.until(machine.is_set_to(20_000), 3600)
+            await machine.fleet.until(machine.is_set_to(9000), 3600)
+            await machine.until(NodeState.READY)
+            await asyncio.sleep(900)
+            assert (await machine.state(), machine.boots) == (NodeState.READY, 2)
+            assert machine.host.number(SOMAXCONN) == 9000
+            found = machine.node.differences()["net.core.somaxconn"]
+            assert (found.state, found.actual) == (SettingState.REFUSED, "9000")
+            assert found.why.endswith("the node was not healthy with it")
+            assert "Stopped" in [each.action for each in await machine.fleet.decisions()]
 
     run(main())

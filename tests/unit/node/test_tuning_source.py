@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tests.unit.node.host_tree import HostTree, Looks, changed, named
+from tests.unit.node.host_tree import BOOT, HostTree, Looks, changed, named
 
 from fairlead.api.cluster.node_report import ReportedSetting, SettingState, TuningMode
 from fairlead.decide.health.need import urgency_of
@@ -205,3 +205,50 @@ def test_lines_whose_facts_are_unknown_are_in_the_report(tuned: Tuned) -> None:
     report = reported(looks).tuning
     assert report is not None
     assert report.not_judged == ("net.core.somaxconn: not known: nodes",)
+
+
+def held(tuned: Tuned) -> Looks:
+    """Looks of an agent that sets what it has accepted."""
+    (tuned.tree.root / "var/lib").mkdir(parents=True, exist_ok=True)
+    return tuned.looks(TuningMode.APPLY, accepted_file="/var/lib/accepted.json")
+
+
+def test_a_new_machine_accepts_its_profile_and_a_later_value_waits_for_an_empty_node(
+    tuned: Tuned,
+) -> None:
+    tuned.tree.boots(BOOT, 100)
+    assert held(tuned).look() == ()
+    assert tuned.somaxconn == 10_000
+    tuned.file.write_text(PROFILE.replace("2 * nodes", "3 * nodes"))
+    faults = {each.identity.check: each for each in held(tuned).look()}
+    assert faults["tuning-restart"].evidence == (
+        "counts from the next time that the node is empty: net.core.somaxconn"
+    )
+    assert "net.core.somaxconn is 10000, not at least 15000" in faults["tuning-drift"].evidence
+    assert tuned.somaxconn == 10_000
+    tuned.file.write_text("name: tested")
+    assert held(tuned).look() == ()
+    assert tuned.somaxconn == 4096, "what is no longer wanted goes at once"
+
+
+def test_a_machine_that_runs_already_accepts_nothing_by_itself(tuned: Tuned) -> None:
+    tuned.tree.boots(BOOT, 901)
+    assert [each.identity.check for each in held(tuned).look()] == [
+        "tuning-restart", "tuning-drift",
+    ]  # fmt: skip
+    assert tuned.somaxconn == 4096
+
+
+def test_no_node_is_emptied_for_what_a_person_s_file_sets(tuned: Tuned) -> None:
+    tuned.tree.write("etc/sysctl.d/90-own.conf", "net.core.somaxconn = 4096")
+    tuned.tree.boots(BOOT, 901)
+    assert [each.identity.check for each in held(tuned).look()] == ["tuning-drift"]
+
+
+def test_an_accepted_file_that_cannot_be_read_sets_nothing_and_says_so(tuned: Tuned) -> None:
+    tuned.tree.write("var/lib/accepted.json", "{")
+    looks = held(tuned)
+    looks.look()
+    assert looks.health().state is SourceState.BLIND
+    assert "/var/lib/accepted.json is no record of accepted settings" in looks.health().why
+    assert tuned.somaxconn == 4096

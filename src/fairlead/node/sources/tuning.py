@@ -37,6 +37,8 @@ from fairlead.node.tuning import (
     ReadyProfile,
     TuningFinding,
     TuningOutcome,
+    accept_on_new,
+    accepted_values,
     explained,
     parse_profile,
     profile_path,
@@ -121,12 +123,18 @@ class TuningReader:
             raise OSError(f"the profile: {problem.where} {problem.message}") from error
         facts = read_facts(self._host, self._settings.facts)
         if self._settings.mode is TuningMode.APPLY:
-            outcome = tune(self._host, profile, facts, record=self._record)
+            if self._settings.accepted_file:
+                accept_on_new(self._host, self._settings.accepted_file, profile, facts)
+            outcome = self._tune(profile, facts)
         else:
             outcome = TuningOutcome(verify(self._host, profile, facts))
         starts = self._starts(profile, facts)
         outcome = replace(outcome, findings=explained(outcome.findings, starts))
         return TuningFacts(profile.profile.name, outcome, facts, starts)
+
+    def _tune(self, profile: ReadyProfile, facts: Mapping[str, int]) -> TuningOutcome:
+        accepted = accepted_values(self._host, self._settings.accepted_file)
+        return tune(self._host, profile, facts, record=self._record, accepted=accepted)
 
     def _starts(self, profile: ReadyProfile, facts: Mapping[str, int]) -> tuple[NextStart, ...]:
         """Return how the drop-ins are; take one back with which its daemon does not run."""
@@ -150,7 +158,10 @@ class TuningReader:
         except CliError as error:
             raise OSError(f"the profile: {error.problems[0].message}") from error
         facts = read_facts(self._host, self._settings.facts)
-        return self._drop_ins.set(profile, facts, request.components)
+        done = self._drop_ins.set(profile, facts, request.components)
+        if self._settings.mode is TuningMode.APPLY and self._settings.accepted_file:
+            self._tune(profile, facts)
+        return done
 
 
 def judge(
@@ -210,7 +221,10 @@ def _values(findings: Sequence[TuningFinding]) -> dict[str, str]:
 def source(host: Host, settings: AgentSettings) -> SignalSource[TuningFacts, TuningMemory] | None:
     """Return the source; None without a profile and with nothing that was set. CliError."""
     tuned = settings.tuning
-    has_drop_ins = tuned.kubelet_directory or tuned.containerd_directory or tuned.kernel_arguments
+    has_drop_ins = (
+        tuned.kubelet_directory or tuned.containerd_directory or tuned.kernel_arguments
+        or tuned.accepted_file
+    )  # fmt: skip
     if not (tuned.profile or has_drop_ins or Path(tuned.record).exists()):
         return None
     return SignalSource(

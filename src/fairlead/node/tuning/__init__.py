@@ -6,7 +6,13 @@ counts from the next start of the kubelet, of containerd or of the kernel.
 """
 
 from fairlead.node.tuning.apply import Restored, TuningOutcome, restore, tune
-from fairlead.node.tuning.drop_ins import DropIns, NextStart, explained
+from fairlead.node.tuning.drop_ins import (
+    DropIns,
+    NextStart,
+    accept_on_new,
+    accepted_values,
+    explained,
+)
 from fairlead.node.tuning.facts import FACT_NAMES, read_facts
 from fairlead.node.tuning.profile import (
     NO_PROFILE,
@@ -24,7 +30,7 @@ from fairlead.node.tuning.verify import TuningFinding, verify
 
 __all__ = [
     "FACT_NAMES", "NO_PROFILE", "DropIns", "MachineProfile", "NextStart", "ReadyProfile",
-    "RecordError", "Restored", "RollOut", "TuningFinding", "TuningOutcome", "explained",
-    "load_profile", "parse_profile", "profile_path", "read_facts", "restore", "roll_out",
-    "shipped_names", "tune", "unknown_facts", "verify",
+    "RecordError", "Restored", "RollOut", "TuningFinding", "TuningOutcome", "accept_on_new",
+    "accepted_values", "explained", "load_profile", "parse_profile", "profile_path", "read_facts",
+    "restore", "roll_out", "shipped_names", "tune", "unknown_facts", "verify",
 ]  # fmt: skip

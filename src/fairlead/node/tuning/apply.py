@@ -127,11 +127,15 @@ def _plan_set(
 
 
 def tune(
-    host: Host, profile: ReadyProfile, facts: Mapping[str, int], *, record: Path
+    host: Host, profile: ReadyProfile, facts: Mapping[str, int], *, record: Path,
+    accepted: Mapping[str, str] | None = None,
 ) -> TuningOutcome:  # fmt: skip
-    """Set what differs, restore what no line wants any more; RecordError, NotAHost."""
+    """Set what differs, restore what no line wants any more; RecordError, NotAHost.
+
+    With `accepted`, by setting, no other values are set; None: all are.
+    """
     with open_record(record, host.boot_id()) as held:
-        findings = verify(host, profile, facts)
+        findings = _accepted(verify(host, profile, facts), accepted)
         before = held.entries
         planned = plan(
             findings, before, _unwanted(host, findings, before), lambda: set_by_administrator(host)
@@ -139,10 +143,26 @@ def tune(
         held.save(planned.entries)
         failed = _write(host, planned, before)
         held.save(planned.entries)
-        after = verify(host, profile, facts) if planned.sets else findings
+        after = findings
+        if planned.sets:
+            after = _accepted(verify(host, profile, facts), accepted)
     return TuningOutcome(
         tuple(_explained(each, planned, failed) for each in after),
         tuple(_restored(planned, failed)), len(planned.sets.keys() - failed.keys()),
+    )  # fmt: skip
+
+
+def _accepted(
+    findings: Sequence[TuningFinding], accepted: Mapping[str, str] | None
+) -> tuple[TuningFinding, ...]:  # fmt: skip
+    """Return the findings, of which nothing is written but the value that is accepted."""
+    if accepted is None:
+        return tuple(findings)
+    values = (accepted.get(each.setting) for each in findings)
+    return tuple(
+        each if each.write in (None, value)
+        else msgspec.structs.replace(each, write=value if value != each.actual else None)
+        for each, value in zip(findings, values, strict=True)
     )  # fmt: skip
 
 

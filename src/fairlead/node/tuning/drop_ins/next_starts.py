@@ -1,7 +1,8 @@
-"""What counts from the next start of the kubelet, of containerd and of the kernel, in one place.
+"""What counts from an empty node: from a start of the kubelet, of containerd and of the kernel, or
+at once.
 
-Each has a drop-in of its own (`kubelet`, `containerd`, `kernel`); here they are looked at, taken
-back, set and removed together, each on its own: one that cannot be set holds up no other.
+Each has a drop-in of its own (`kubelet`, `containerd`, `kernel`, `accepted`); here they are looked
+at, taken back, set and removed together, each on its own: one that cannot be set holds up no other.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import msgspec
 from fairlead.api.cluster.node_report import SettingState, TuningMode
 from fairlead.node.host import Absent, Host
 from fairlead.node.settings import TuningSettings
+from fairlead.node.tuning.drop_ins.accepted import accepted_drop_in, accepted_file, set_accepted
 from fairlead.node.tuning.drop_ins.choice import ChosenLines, DropIn
 from fairlead.node.tuning.drop_ins.containerd import (
     containerd_drop_in,
@@ -43,21 +45,34 @@ _LOOKS_DOWN = 2
 
 
 class StartPart(Enum):
-    """What has a drop-in, in the order in which they are set: a kubelet needs its containerd."""
+    """What has a drop-in, in the order in which they are set: a kubelet needs its containerd.
+
+    `kind` of its lines; None: all that take effect at once. `done` is what was done where the
+    machine need not start for it, "" where it has to.
+    """
 
     _value_: str
-    kind: LineKind
+    kind: LineKind | None
     start: str
+    done: str
 
-    def __new__(cls, value: str, kind: LineKind, start: str) -> Self:
+    def __new__(cls, value: str, kind: LineKind | None, start: str, done: str = "") -> Self:
         """Make a member."""
         part = object.__new__(cls)
-        part._value_, part.kind, part.start = value, kind, start
+        part._value_, part.kind, part.start, part.done = value, kind, start, done
         return part
 
-    CONTAINERD = "containerd", LineKind.CONTAINERD, "containerd's next start"
+    SETTINGS = "settings", None, "the next time that the node is empty", "settings were set"
+    CONTAINERD = (
+        "containerd", LineKind.CONTAINERD, "containerd's next start",
+        "containerd was started again",
+    )  # fmt: skip
     KUBELET = "kubelet", LineKind.KUBELET, "the kubelet's next start"
     KERNEL = "kernel", LineKind.KERNEL_ARGUMENT, "the machine's next start"
+
+    def title(self, name: str) -> str:
+        """Return the title of the line of a setting that its drop-in gives."""
+        return name if self.kind is None else f"{self.kind.value} {name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +120,8 @@ class DropIns:
         self._parts = tuple(self._named() if is_dry or settings.mode is TuningMode.APPLY else ())
 
     def _named(self) -> Iterator[StartPart]:
+        if self._settings.accepted_file:
+            yield StartPart.SETTINGS
         if self._settings.containerd_directory:
             yield StartPart.CONTAINERD
         if self._settings.kubelet_directory:
@@ -129,6 +146,8 @@ class DropIns:
         self, part: StartPart, profile: ReadyProfile, facts: Mapping[str, int]
     ) -> tuple[DropIn, ChosenLines]:
         match part:
+            case StartPart.SETTINGS:
+                return accepted_drop_in(self._host, self._settings.accepted_file, profile, facts)
             case StartPart.CONTAINERD:
                 directory = self._settings.containerd_directory
                 return containerd_drop_in(self._host, directory, profile, facts)
@@ -170,6 +189,8 @@ class DropIns:
     def _refuse(self, part: StartPart, why: str) -> None:
         settings = self._settings
         match part:
+            case StartPart.SETTINGS:
+                accepted_file(self._host, settings.accepted_file).take_back(why)
             case StartPart.CONTAINERD:
                 containerd_file(self._host, settings.containerd_directory).take_back(why)
             case StartPart.KUBELET:
@@ -190,31 +211,32 @@ class DropIns:
     ) -> tuple[str, str]:
         """Set them all before a restart for the components `asked`; return what went wrong second.
 
-        Where containerd alone is asked for, its drop-in needs it and no other part waits for the
-        machine's start, the machine need not start: the first text says how it went instead.
+        Where only parts are asked for that need no start of the machine, and no other waits for
+        it, the machine need not start: the first text says how it went instead.
         """
-        instead, wrong, waits = "", list[str](), False
+        instead, wrong, waits = dict[str, str](), list[str](), False
         for found in self.look(profile, facts):
             part, drop_in = found.part, found.drop_in
             if drop_in is None:
                 wrong.append(found.words)
                 continue
-            said = f"{part.value} was started again"
+            said = part.done
             try:
                 self._set(part, drop_in)
             except (Absent, OSError) as error:
                 said = f"{part.value}: {error}"
                 wrong.append(said)
-            if part is StartPart.CONTAINERD:
-                instead = said if drop_in.needs_restart else ""
-            else:
-                waits |= drop_in.needs_restart
-        is_enough = tuple(asked) == (StartPart.CONTAINERD.value,) and not waits
-        return instead if is_enough else "", "; ".join(wrong)
+            if part.done and drop_in.needs_restart:
+                instead[part.value] = said
+            waits |= not part.done and drop_in.needs_restart
+        is_enough = bool(asked) and set(asked) <= instead.keys() and not waits
+        return "; ".join(instead.values()) if is_enough else "", "; ".join(wrong)
 
     def _set(self, part: StartPart, drop_in: DropIn) -> None:
         settings = self._settings
         match part:
+            case StartPart.SETTINGS:
+                set_accepted(self._host, settings.accepted_file, drop_in)
             case StartPart.CONTAINERD:
                 set_containerd(
                     self._host, settings.containerd_directory, drop_in,
@@ -232,6 +254,8 @@ class DropIns:
         settings = self._settings
         for part in self._parts:
             match part:
+                case StartPart.SETTINGS:
+                    is_gone = accepted_file(self._host, settings.accepted_file).remove()
                 case StartPart.CONTAINERD:
                     is_gone = containerd_file(self._host, settings.containerd_directory).remove()
                 case StartPart.KUBELET:
@@ -255,7 +279,7 @@ def explained(
             for name in start.drop_in.settings:
                 is_refused = start.drop_in.is_refused
                 state = SettingState.REFUSED if is_refused else SettingState.DIFFERS
-                said[f"{start.part.kind.value} {name}"] = state, start.words
+                said[start.part.title(name)] = state, start.words
     return tuple(
         msgspec.structs.replace(each, state=said[each.setting][0], why=said[each.setting][1])
         if each.state is SettingState.DIFFERS and each.setting in said else each
