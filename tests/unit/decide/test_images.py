@@ -126,6 +126,27 @@ def test_how_far_a_pull_is_follows_from_what_the_kubelet_says(
     assert SeenPull.of(with_status(a_pull(), **status)).state is state
 
 
+#: As containerd 1.6 and 2.x say them.
+_UNPACK = 'failed to pull and unpack image "docker.io/library/torch:1": '
+
+
+@pytest.mark.parametrize(("said", "shown"), [
+    (_UNPACK + 'failed to resolve reference "docker.io/library/torch:1": pulling from host r failed'
+     " with status code [manifests 1]: 429 Too Many Requests",
+     "pulling from host r failed with status code [manifests 1]: 429 Too Many Requests"),
+    (f"rpc error: code = FailedPrecondition desc = {_UNPACK}failed commit on ref x: unexpected "
+     "commit digest sha256:1, expected sha256:2: failed precondition",
+     "failed commit on ref x: unexpected commit digest sha256:1, expected sha256:2: failed "
+     "precondition"),
+    ('Back-off pulling image "torch:1"', 'Back-off pulling image "torch:1"'),
+])  # fmt: skip
+def test_of_a_failure_the_cause_is_kept_and_not_the_name_before_it(said: str, shown: str) -> None:
+    image = a_pull().spec.containers[0].image
+    waiting = {"reason": "ErrImagePull", "message": said.replace("torch:1", image)}
+    pod = with_status(a_pull(), **container({"waiting": waiting}))
+    assert SeenPull.of(pod).message == shown.replace("torch:1", image)
+
+
 def test_a_pod_that_starts_keeps_its_node_for_the_images_that_it_lacks() -> None:
     spec = {
         "nodeName": "n0", "initContainers": [{"name": "a", "image": "init"}],

@@ -134,7 +134,10 @@ class SeenPull:
         for status in pod.status.container_statuses:
             found = _state_of(status)
             if found is not None:
-                return cls(pod, *found)
+                state, message = found
+                # Runtimes name the image before each cause, which then has no room to be shown.
+                last = message.rpartition(f'{pod.spec.containers[0].image}": ')[2]
+                return cls(pod, state, last or message)
         if pod.is_terminal:  # evicted, no room for a pod, too late
             return cls(pod, PullState.LOST, pod.status.message or pod.status.reason)
         return cls(pod, PullState.PULLING)
