@@ -56,6 +56,8 @@ def _gpu(nvml: Any, index: int) -> dict[str, Any]:
         put("rows", lambda: [int(each) for each in nvml.nvmlDeviceGetRemappedRows(device)])
         put("uncorrected", lambda: int(nvml.nvmlDeviceGetTotalEccErrors(
             device, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC)))  # fmt: skip
+        put("persistence", lambda: int(nvml.nvmlDeviceGetPersistenceMode(device)))
+        put("eccModes", lambda: [int(each) for each in nvml.nvmlDeviceGetEccMode(device)])
         put("slowdown", lambda: int(nvml.nvmlDeviceGetCurrentClocksEventReasons(device)))
         put("links", lambda: _links(nvml, device))
         put("fabric", lambda: _fabric(nvml, device))

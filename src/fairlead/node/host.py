@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -111,12 +111,30 @@ def kernel_mounts() -> str:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuModes:
+    """Modes of a GPU, on or off, "" for what it lacks; `pending` is of ECC, from its next start."""
+
+    persistence: str
+    ecc: str
+    pending: str
+
+
+class ModesReader(Protocol):
+    """Returns the modes by address; `is_fresh`: as they are now. Absent, OSError."""
+
+    def __call__(self, *, is_fresh: bool = False) -> Mapping[str, GpuModes]:
+        """Return the modes."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
 class Host:
     """A machine. What has a default is the kernel's but in tests.
 
     `own_mounts` returns the mounts that this process has, as proc_pid_mountinfo(5) writes them.
     `containerd_dump` returns containerd's settings in effect, as TOML; None: by asking containerd.
     `programs` has the programs of the machine; None: those of this machine, for its own root alone.
+    `gpu_modes` returns the modes of its GPUs by address; None: they are not looked at.
     """
 
     root: Path = Path("/")
@@ -126,6 +144,7 @@ class Host:
     own_mounts: Callable[[], str] = kernel_mounts
     containerd_dump: Callable[[], str] | None = None
     programs: Path | None = None
+    gpu_modes: ModesReader | None = None
 
     def path(self, *parts: str) -> Path:
         """Return a path of the machine, such as `proc/meminfo`, as one that can be opened."""

@@ -114,6 +114,7 @@ def conflicts(settings: AgentSettings) -> Iterator[tuple[str, str]]:
         ("acceptedFile", tuned.accepted_file, "a change that fails is taken back by a reboot"),
         ("kubeletDirectory", tuned.kubelet_directory, "the kubelet reads it at its start"),
         ("containerdDirectory", tuned.containerd_directory, "containerd reads it at its start"),
+        ("eccFile", tuned.ecc_file, "GPUs have it from their next start"),
         ("kernelArguments", tuned.kernel_arguments, "the kernel reads them at its start"),
     ):
         if value and not settings.repairs.reboots:

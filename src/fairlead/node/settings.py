@@ -283,6 +283,11 @@ class TuningSettings(Section, frozen=True):
         bool, about("apply keeps arguments of the kernel in a drop-in of GRUB of its own, written "
                     "before a reboot that health asks for; false: they are only verified."),
     ] = False  # fmt: skip
+    ecc_file: Annotated[
+        str, Meta(max_length=512, description="File where apply keeps the modes of ECC that GPUs "
+                  "had before it set others, before a reboot that health asks for; empty: they are "
+                  "only verified."),
+    ] = ""  # fmt: skip
     period_seconds: Annotated[int, within(1, 600, "Time between two looks at all settings.")] = 300
     severity: Annotated[Severity, about("Of the fault that something differs.")] = Severity.INFO
 

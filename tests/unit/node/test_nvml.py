@@ -66,6 +66,8 @@ def nvmlDeviceGetNvLinkState(gpu, link):
 class c_nvmlGpuFabricInfo_t(ctypes.Structure):
     _fields_ = [("state", ctypes.c_uint), ("status", ctypes.c_uint)]
 def nvmlDeviceGetGpuFabricInfo(gpu, info): info._obj.state, info._obj.status = get(gpu, "fabric")
+def nvmlDeviceGetPersistenceMode(gpu): return get(gpu, "persistence")
+def nvmlDeviceGetEccMode(gpu): return get(gpu, "modes")
 """
 GOOD: dict[str, Any] = {
     "bus": "00000000:3B:00.0", "recovery": 0, "rows": [0, 0, 0, 0], "ecc": 0, "clocks": 4,

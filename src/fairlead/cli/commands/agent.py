@@ -205,7 +205,7 @@ def tune(
     """
     from fairlead.node import tuning
 
-    host, tuned = Host(Path(root)), load_settings(config).tuning
+    host, tuned = tuning.with_gpus(Host(Path(root))), load_settings(config).tuning
     name, kept = profile or tuned.profile, Path(record or tuned.record)
     if restores and (applies or profile):
         raise fail(Code.BAD_COMBINATION, "--restore goes with neither --apply nor --profile")

@@ -65,7 +65,8 @@ class GpuLook(msgspec.Struct, frozen=True, rename="camel"):
     """What one GPU said; None for what it did not say.
 
     `rows`: corrected, uncorrected, whether a remap is pending, and whether one failed. `links`: how
-    many of NVLink are active. `fabric`: state and status of its registration.
+    many of NVLink are active. `fabric`: state and status of its registration. `ecc_modes`: whether
+    ECC is on, and whether it is from the next start on.
     """
 
     index: int
@@ -78,6 +79,8 @@ class GpuLook(msgspec.Struct, frozen=True, rename="camel"):
     slowdown: int | None = None
     links: int | None = None
     fabric: tuple[int, int] | None = None
+    persistence: int | None = None
+    ecc_modes: tuple[int, int] | None = None
 
     @property
     def name(self) -> str:

@@ -46,6 +46,7 @@ from fairlead.node.tuning import (
     restore,
     tune,
     verify,
+    with_gpus,
 )
 
 SOURCE, DRIFT, RESTART = "tuning", "tuning-drift", TUNING_RESTART
@@ -86,7 +87,7 @@ class TuningReader:
 
     def __init__(self, host: Host, settings: TuningSettings) -> None:
         """Read the profile; CliError."""
-        self._host = host
+        self._host = host = with_gpus(host)
         self._settings = settings
         self._record = Path(settings.record)
         self._text = ""
@@ -223,7 +224,7 @@ def source(host: Host, settings: AgentSettings) -> SignalSource[TuningFacts, Tun
     tuned = settings.tuning
     has_drop_ins = (
         tuned.kubelet_directory or tuned.containerd_directory or tuned.kernel_arguments
-        or tuned.accepted_file
+        or tuned.accepted_file or tuned.ecc_file
     )  # fmt: skip
     if not (tuned.profile or has_drop_ins or Path(tuned.record).exists()):
         return None

@@ -14,6 +14,7 @@ from fairlead.node.tuning.drop_ins import (
     explained,
 )
 from fairlead.node.tuning.facts import FACT_NAMES, read_facts
+from fairlead.node.tuning.gpus import with_gpus
 from fairlead.node.tuning.profile import (
     NO_PROFILE,
     MachineProfile,
@@ -33,4 +34,5 @@ __all__ = [
     "RecordError", "Restored", "RollOut", "TuningFinding", "TuningOutcome", "accept_on_new",
     "accepted_values", "explained", "load_profile", "parse_profile", "profile_path", "read_facts",
     "restore", "roll_out", "shipped_names", "tune", "unknown_facts", "verify",
+    "with_gpus",
 ]  # fmt: skip

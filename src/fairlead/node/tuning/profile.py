@@ -76,16 +76,15 @@ class LineKind(Enum):
         (),
         "change the kubelet's configuration, drain the node, restart it",
     )
+    GPU = "Gpu", ("persistence", "ecc"), ""
     CONTAINERD = (
         "ContainerdConfig",
         (),
         "change containerd's configuration, drain the node, restart containerd",
     )
 
-    @property
-    def counts_from_start(self) -> bool:
-        """True for what counts from the next start of the machine, or of a daemon on it."""
-        return self in (LineKind.KERNEL_ARGUMENT, LineKind.KUBELET, LineKind.CONTAINERD)
+
+_FROM_START = (LineKind.KERNEL_ARGUMENT, LineKind.KUBELET, LineKind.CONTAINERD)
 
 
 class ProfileLine(Section, frozen=True):
@@ -95,7 +94,7 @@ class ProfileLine(Section, frozen=True):
         LineKind,
         about(
             "Sysctl, TransparentHugepages, CpuGovernor, Module, RuntimeLimit, KernelArgument, "
-            "KubeletConfig, ContainerdConfig."
+            "KubeletConfig, ContainerdConfig, Gpu."
         ),
     ]
     name: Annotated[str, Meta(min_length=1, max_length=128, description="Which one of the kind.")]
@@ -115,6 +114,27 @@ class ProfileLine(Section, frozen=True):
     ] = ""
     required: Annotated[bool, about("A machine that lacks the setting differs.")] = False
     overwrite: Annotated[bool, about("What a person has set by hand is overwritten.")] = False
+
+    @property
+    def counts_from_start(self) -> bool:
+        """True for what counts from the next start of the machine, or of a daemon on it."""
+        return self.kind in _FROM_START or self._is_ecc
+
+    @property
+    def is_set_at_once(self) -> bool:
+        """True for what takes effect with one write, and is taken back by another."""
+        return self.kind.is_set_at_once and not self._is_ecc
+
+    @property
+    def remedy(self) -> str:
+        """What a person does about it; "" for what is set at once."""
+        if self._is_ecc:
+            return "nvidia-smi -e 1 or 0, drain the node, reset its GPUs or reboot"
+        return self.kind.remedy.format(self.name.upper())
+
+    @property
+    def _is_ecc(self) -> bool:
+        return self.kind is LineKind.GPU and self.name == "ecc"
 
     @property
     def title(self) -> str:
@@ -257,6 +277,8 @@ def _value_conflicts(line: ProfileLine, path: str) -> Iterator[tuple[str, str]]:
         yield path, f"a line has one of value, atLeast and oneOf; {found}"
     if line.kind is LineKind.MODULE and line.value != "loaded":
         yield f"{path}.value", "a module has the value loaded"
+    if line.kind is LineKind.GPU and not (line.accepted and {*line.accepted} <= {"on", "off"}):
+        yield path, "a mode of GPUs is on or off"
     for text in (*line.one_of, line.value):
         if text != "" and not (len(str(text)) <= FORMULA_MAX and _PRINTABLE.fullmatch(str(text))):
             yield path, f"{text!r} is not one line of {FORMULA_MAX} printable characters"

@@ -75,7 +75,7 @@ def roll_out(
                 is_open = True
                 seen = _kept(finding) if title in hands else finding
                 groups.setdefault((i, seen.state, seen.why), []).append((node, seen))
-                if seen.state is SettingState.DIFFERS and want.line.kind.counts_from_start:
+                if seen.state is SettingState.DIFFERS and want.line.counts_from_start:
                     starts_again = True
         if not is_open:
             as_wanted.append(node)

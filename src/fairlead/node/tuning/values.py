@@ -1,7 +1,7 @@
 """Where the value of a line is on the machine, how it is read, and how it is written.
 
-Everything is a file below the root of the host. A line has one target, or several: each policy of
-the processors has a governor of its own.
+Everything is a file below the root of the host, but modes of GPUs (`gpus`). A line has one target,
+or several: each policy of the processors has a governor of its own.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fairlead.node.tuning.boot_settings import (
     kubelet_command,
     kubelet_setting,
 )
+from fairlead.node.tuning.gpus import TARGETS, gpu_targets, read_gpu, write_gpu
 from fairlead.node.tuning.profile import LineKind, ProfileLine, normal
 
 _SYSCTLS = "proc/sys"
@@ -61,6 +62,8 @@ def targets(host: Host, line: ProfileLine) -> tuple[str, ...]:
             return (COMMAND_LINE,)
         case LineKind.KUBELET:
             return (kubelet_command(host),)
+        case LineKind.GPU:
+            return gpu_targets(host, line.name)
         case LineKind.CONTAINERD:
             if not containerd.is_reachable(host):
                 raise OSError(containerd.NOT_REACHABLE)
@@ -103,6 +106,8 @@ def read_value(host: Host, line: ProfileLine, target: str) -> str:
 
 def read_target(host: Host, target: str) -> str:
     """Return the value that a target which can be written has; Absent, OSError."""
+    if target.startswith(TARGETS):
+        return read_gpu(host, target)
     text = host.present(target)
     chosen = _CHOSEN.search(text) if target.startswith(_HUGEPAGES) else None
     return chosen[1] if chosen else normal(text)
@@ -110,7 +115,7 @@ def read_target(host: Host, target: str) -> str:
 
 def why_absent(line: ProfileLine, said: str) -> str:
     """Return why the machine lacks the target of a line, as far as its files say."""
-    if line.kind is LineKind.CONTAINERD:
+    if line.kind in (LineKind.CONTAINERD, LineKind.GPU):
         return said
     if line.kind is not LineKind.SYSCTL:
         return "the machine has none"
@@ -121,6 +126,9 @@ def why_absent(line: ProfileLine, said: str) -> str:
 
 def write_value(host: Host, target: str, value: str) -> None:
     """Write a value in one write, as the kernel wants it; OSError."""
+    if target.startswith(TARGETS):
+        write_gpu(host, target, value)
+        return
     descriptor = os.open(host.path(target), os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(descriptor, f"{value}\n".encode())

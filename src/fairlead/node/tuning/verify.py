@@ -128,12 +128,12 @@ def _compared(wanted: _Wanted, actual: str, target: str = "") -> TuningFinding:
     if is_good is None:
         why = f"'{actual[:40]}' is no number"
         return _of(line, SettingState.UNREADABLE, target=target, why=why)
-    at_once = line.kind.is_set_at_once
+    at_once = line.is_set_at_once
     return _of(
         line, SettingState.AS_WANTED if is_good else SettingState.DIFFERS, target=target,
         actual=actual, wanted=shown, formula=wanted.formula,
         write=wanted.value if at_once else None,
-        why="" if is_good or at_once else line.kind.remedy.format(line.name.upper()),
+        why="" if is_good or at_once else line.remedy,
     )  # fmt: skip
 
 

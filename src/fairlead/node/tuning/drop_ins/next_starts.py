@@ -1,8 +1,9 @@
 """What counts from an empty node: from a start of the kubelet, of containerd and of the kernel, or
 at once.
 
-Each has a drop-in of its own (`kubelet`, `containerd`, `kernel`, `accepted`); here they are looked
-at, taken back, set and removed together, each on its own: one that cannot be set holds up no other.
+Each has a drop-in of its own (`kubelet`, `containerd`, `kernel`, `ecc`, `accepted`); here they are
+looked at, taken back, set and removed together, each on its own: one that cannot be set holds up no
+other.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from fairlead.node.tuning.drop_ins.containerd import (
     is_containerd_down,
     set_containerd,
 )
+from fairlead.node.tuning.drop_ins.ecc import ecc_drop_in, ecc_file, set_ecc, take_back_ecc
 from fairlead.node.tuning.drop_ins.kernel import (
     kernel_drop_in,
     refuse_kernel,
@@ -68,6 +70,7 @@ class StartPart(Enum):
         "containerd was started again",
     )  # fmt: skip
     KUBELET = "kubelet", LineKind.KUBELET, "the kubelet's next start"
+    ECC = "gpu", LineKind.GPU, "the machine's next start"
     KERNEL = "kernel", LineKind.KERNEL_ARGUMENT, "the machine's next start"
 
     def title(self, name: str) -> str:
@@ -126,6 +129,8 @@ class DropIns:
             yield StartPart.CONTAINERD
         if self._settings.kubelet_directory:
             yield StartPart.KUBELET
+        if self._settings.ecc_file:
+            yield StartPart.ECC
         if self._settings.kernel_arguments:
             yield StartPart.KERNEL
 
@@ -154,6 +159,8 @@ class DropIns:
             case StartPart.KUBELET:
                 directory = self._settings.kubelet_directory
                 return kubelet_drop_in(self._host, directory, profile, facts)
+            case StartPart.ECC:
+                return ecc_drop_in(self._host, self._settings.ecc_file, profile, facts)
             case StartPart.KERNEL:
                 return kernel_drop_in(self._host, profile, facts)
             case _:
@@ -195,6 +202,8 @@ class DropIns:
                 containerd_file(self._host, settings.containerd_directory).take_back(why)
             case StartPart.KUBELET:
                 kubelet_file(self._host, settings.kubelet_directory).take_back(why)
+            case StartPart.ECC:
+                take_back_ecc(self._host, settings.ecc_file, why)
             case StartPart.KERNEL:
                 refuse_kernel(self._host, why)
             case _:
@@ -244,6 +253,8 @@ class DropIns:
                 )  # fmt: skip
             case StartPart.KUBELET:
                 set_kubelet(self._host, settings.kubelet_directory, drop_in)
+            case StartPart.ECC:
+                set_ecc(self._host, settings.ecc_file, drop_in)
             case StartPart.KERNEL:
                 set_kernel(self._host, drop_in)
             case _:
@@ -260,6 +271,9 @@ class DropIns:
                     is_gone = containerd_file(self._host, settings.containerd_directory).remove()
                 case StartPart.KUBELET:
                     is_gone = kubelet_file(self._host, settings.kubelet_directory).remove()
+                case StartPart.ECC:
+                    take_back_ecc(self._host, settings.ecc_file, "")
+                    is_gone = ecc_file(self._host, settings.ecc_file).remove()
                 case StartPart.KERNEL:
                     is_gone = remove_kernel(self._host)
                 case _:
