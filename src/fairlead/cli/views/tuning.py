@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fairlead.api.cluster.node_report import ReportedTuning
 from fairlead.cli.formats.table import Align, Column, Row
-from fairlead.decide.words import plural
+from fairlead.decide.words import duration, plural
 from fairlead.node.tuning import RollOut
 
 _NODES_SHOWN_MAX = 3
@@ -70,3 +70,13 @@ def roll_out_line(found: RollOut) -> str:
         names = _named(found.unreported)
         parts.append(f"{len(found.unreported):,} report no settings ({names})")
     return "; ".join(parts)
+
+
+def pace_line(seconds: float | None, out_seconds: float) -> str:
+    """Return how long the nodes with a restart take at least; None: longer than is looked ahead."""
+    if seconds is None:
+        return "the budgets for nodes out of service make it longer than 90 days"
+    return (
+        f"it takes {duration(seconds)} at least within the budgets for nodes out of service, "
+        f"each {duration(out_seconds)} when it is empty; nodes with work are emptied first"
+    )

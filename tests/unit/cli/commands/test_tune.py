@@ -105,11 +105,16 @@ def test_a_plan_says_how_many_nodes_start_again_and_what_no_node_tells(
     uids = {each.metadata.name: each.metadata.uid for each in api.list(NODES)}
     found = ReportedTuning("p", TuningMode.VERIFY, {}, {"KernelArgument iommu": "not set"})
     report(api, "n5", found, uids["n5"])
-    *_, line = cli("tune", "plan", "-f", "FILE")[2].splitlines()
+    *_, line, pace = cli("tune", "plan", "-f", "FILE")[2].splitlines()
     assert line == (
         "0 nodes as wanted; 3 with changes, 1 of them by a restart; 1 not judged; "
         "1 report no settings (n4)"
     )
+    assert pace == (
+        "it takes 15m at least within the budgets for nodes out of service, each 15m when it is "
+        "empty; nodes with work are emptied first"
+    )
+    assert json.loads(cli("tune", "plan", "-f", "FILE", "-o", "json")[1])["leastSeconds"] == 900
     for name in ("n1", "n2", "n3", "n5"):
         api.delete(NODE_REPORTS.raw, name)
     assert "no node reports its settings" in cli("tune", "plan", "-f", "FILE")[2]
