@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from fairlead.api import names
 from fairlead.api.jobs.after import After, AfterState
 from fairlead.api.jobs.job import Attempt, Cause, Job, MemberCounts, Progress, VerdictStatus
@@ -163,14 +165,17 @@ class WorldApi(Api):
         resource = request.resource
         found = self.objects.get(resource.name, [])
         if request.verb is RequestVerb.LIST:
-            return ObjectList(tuple(_as(resource, item) for item in found), "1")
+            return ObjectList(tuple(as_asked(resource, item) for item in found), "1")
         assert request.verb is RequestVerb.GET
         for item in found:
             if item.metadata.name == request.name:
-                return _as(resource, item)
+                return as_asked(resource, item)
         raise NotFound(f'{resource.name} "{request.name}" not found',
                        details=StatusDetails(name=request.name, kind=resource.plural))  # fmt: skip
 
 
-def _as(resource: Resource[Any], item: Any) -> Any:
+def as_asked(resource: Resource[Any], item: Any) -> Any:
+    """Return an object in the type of the resource that is asked for."""
+    if resource.type is msgspec.Raw:
+        return msgspec.Raw(msgspec.json.encode(item))
     return to_wire(item) if resource.type is dict else item

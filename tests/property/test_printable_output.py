@@ -17,7 +17,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.golden.cli_world import jobs, nodes
+from tests.golden.cli_world import as_asked, jobs, nodes
 from tests.golden.test_teams import teams
 
 from fairlead.api.cluster.fleet import Fleet, FleetStatus
@@ -109,18 +109,14 @@ class PoisonedApi(Api):
         resource = request.resource
         found = self.objects.get(resource.plural, {})
         if request.verb is RequestVerb.LIST:
-            return ObjectList(tuple(_as(resource, each) for each in found.values()), "1")
+            return ObjectList(tuple(as_asked(resource, each) for each in found.values()), "1")
         if request.name not in found:
             raise NotFound(f"{request.name} not found")
-        return _as(resource, found[request.name])
+        return as_asked(resource, found[request.name])
 
     def request(self, method: str, path: str, **_: Any) -> Any:
         """Answer nothing else."""
         raise self.error or NotFound("404 page not found")
-
-
-def _as(resource: Resource[Any], item: Any) -> Any:
-    return to_wire(item) if resource.type is dict else item
 
 
 def output(api: PoisonedApi, *arguments: str) -> tuple[str, str]:

@@ -224,7 +224,8 @@ def _pages(
         token = metadata.continue_
         if not token:
             break
-    items.sort(key=_key)
+    if request.resource.type is not msgspec.Raw:  # texts stay in the server's order
+        items.sort(key=_key)
     return ObjectList(tuple(items), version, tuple(unreadable))
 
 

@@ -312,7 +312,11 @@ class FakeClient(Client):
         by_type = self._typed.setdefault((resource.name, key), {})
         if resource.type not in by_type:
             stored = self._objects[resource.name][key]
-            by_type[resource.type] = msgspec.convert(stored, resource.type)
+            is_text = resource.type is msgspec.Raw
+            by_type[resource.type] = (
+                msgspec.Raw(msgspec.json.encode(stored)) if is_text
+                else msgspec.convert(stored, resource.type)
+            )  # fmt: skip
         return cast("T", by_type[resource.type])
 
     def _store(

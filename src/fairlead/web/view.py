@@ -172,7 +172,7 @@ class PageFacts:
         """The jobs of each user, in their order; elements of listed arrays are folded."""
         found: dict[str, list[Job]] = {}
         for job in self.jobs:
-            if not is_element_of_listed(job, self.listed_arrays):
+            if not is_element_of_listed(job.metadata, self.listed_arrays):
                 user = job.metadata.annotations.get(SUBMITTED_BY, "")
                 found.setdefault(user, []).append(job)
         return {user: tuple(jobs) for user, jobs in found.items()}

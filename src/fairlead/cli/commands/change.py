@@ -282,7 +282,7 @@ def live_names(
     names_ = {name_of(api, space, each) for each in named}
     live = [
         job for job in api.list(JOBS, namespace=space)
-        if not is_element_of_listed(job, listed) or job.metadata.name in names_
+        if not is_element_of_listed(job.metadata, listed) or job.metadata.name in names_
     ]  # fmt: skip
     found = (*choose_jobs(live, choice), *choose_arrays(arrays, choice))
     chosen = [each.metadata.name for each in found if not each.is_finished]

@@ -17,6 +17,7 @@ from fairlead.api.status import Forbidden
 from fairlead.cli.cluster.embedded import is_embedded
 from fairlead.cli.cluster.lookup import list_arrays, missing_job, read_state, require_namespace
 from fairlead.cli.cluster.numbers import name_of
+from fairlead.cli.cluster.recent_jobs import recent_jobs
 from fairlead.cli.connection.common import (
     CLEAR,
     WATCH_SECONDS,
@@ -34,6 +35,7 @@ from fairlead.cli.job_request.arrays import parse_reference, select
 from fairlead.cli.views.arrays import array_row, choose_arrays, is_element_of_listed
 from fairlead.cli.views.jobs import (
     COLUMNS,
+    FINISHED_SHOWN_MAX,
     NAMESPACE_COLUMN,
     STATES,
     JobChoice,
@@ -122,17 +124,23 @@ def _ago(text: str, flag: str) -> float | None:
 def _show(common_: Common, api: Api, choice: JobChoice, names: tuple[str, ...]) -> None:
     """Show the jobs that are chosen, of all or of those that are named."""
     space = "" if common_.all_namespaces else common_.space(api.connection.namespace)
-    jobs, stored = _listed(api, space, as_stored=common_.is_structured)
     arrays = list_arrays(api, space)
+    listed = frozenset(str(each["metadata"]["uid"]) for each in arrays)
+    stored: dict[str, dict[str, Any]] = {}
+    if choice.shows_few and not (names or common_.is_structured):
+        jobs = recent_jobs(
+            api, space, lambda metadata: choice.includes_meta(metadata)
+            and not is_element_of_listed(metadata, listed), FINISHED_SHOWN_MAX,
+        )  # fmt: skip
+    else:
+        jobs, stored = _listed(api, space, as_stored=common_.is_structured)
     if not (jobs or arrays) and space:
         require_namespace(api, space)
     unused: list[dict[str, Any]] = []
     if names:
         (jobs, unused), arrays = _named(api, space, jobs=jobs, arrays=arrays, named=names), []
-    else:
-        listed = frozenset(str(each["metadata"]["uid"]) for each in arrays)
-        if not choice.node:  # where an array is, its elements say
-            jobs = [job for job in jobs if not is_element_of_listed(job, listed)]
+    elif not choice.node:  # where an array is, its elements say
+        jobs = [job for job in jobs if not is_element_of_listed(job.metadata, listed)]
     chosen = choose_jobs(jobs, replace(choice, shows_all=choice.shows_all or bool(names)))
     chosen_arrays = choose_arrays(map(_array, arrays), choice)
     if common_.is_structured:

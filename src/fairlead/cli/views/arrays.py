@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from fairlead.api import names
 from fairlead.api.jobs.job import Job, JobState
 from fairlead.api.jobs.job_array import ELEMENTS_FAILED, JobArray, array_reference_of
-from fairlead.api.meta import find_condition
+from fairlead.api.meta import ObjectMeta, find_condition
 from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.table import Row
 from fairlead.cli.views.jobs import FINISHED_SHOWN_MAX, NONE, JobChoice, typed_verdict
@@ -93,9 +93,9 @@ def choose_arrays(arrays: Iterable[JobArray], choice: JobChoice) -> list[JobArra
     return [*finished, *live]
 
 
-def is_element_of_listed(job: Job, listed: frozenset[str]) -> bool:
+def is_element_of_listed(metadata: ObjectMeta, listed: frozenset[str]) -> bool:
     """True for the job of an element whose array, by uid, has a line of its own."""
-    owner = array_reference_of(job.metadata)
+    owner = array_reference_of(metadata)
     return owner is not None and owner.uid in listed
 
 

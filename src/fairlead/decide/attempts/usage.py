@@ -124,5 +124,8 @@ def gpu_count(job: Job, sizes: Mapping[str, int] | None = None) -> int:
     counts = dict[str, int]()
     if sizes or job.is_elastic:  # most jobs are as large as they say
         counts = {**job.sizes, **(sizes or {})}
-    roles = job.spec.roles
-    return sum(counts.get(r.name, r.count) * member_gpus(r.template.spec) for r in roles)
+    total = 0
+    for role in job.spec.roles:  # asked for each job of a table: no generator
+        count = counts.get(role.name, role.count) if counts else role.count
+        total += count * member_gpus(role.template.spec)
+    return total

@@ -54,7 +54,7 @@ def _chosen(site: Site, given: Mapping[str, str]) -> list[Job | JobArray]:
     else:
         arrays = matching_arrays(site, given)
         listed = facts.listed_arrays
-        jobs = (job for job in jobs if not is_element_of_listed(job, listed))
+        jobs = (job for job in jobs if not is_element_of_listed(job.metadata, listed))
     chosen = (job for job in jobs if _is_chosen(job, state_of(job), given))
     words = site.cluster.words
     return [*arrays, *(job for job in chosen if not text or text in words.of(job))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
@@ -13,7 +14,7 @@ from fairlead.api import names
 from fairlead.api.jobs.attempt import Attempt
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray, JobArraySpec
-from fairlead.api.meta import ObjectMeta, OwnerReference, to_wire
+from fairlead.api.meta import Condition, ObjectMeta, OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.values.times import format_time
 from fairlead.app.messages import HistoryLine
@@ -206,3 +207,27 @@ def test_dependencies_are_named_by_number_as_well(
     assert [each.job for each in changed.spec.after] == ["first"]
     assert run(["update", "eval", "--after", "ok:37"]) != 0
     assert "job '37' does not exist" in capsys.readouterr().err
+
+
+def test_ps_reads_whole_only_jobs_that_live_and_the_last_that_ended(
+    api: FakeApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ended(number: int) -> Job:
+        made = job(f"done-{number}", "bob" if number == 3 else "ada")
+        end = Condition(names.FAILED if number % 2 else names.SUCCEEDED, "True")
+        at = format_time(1e9 - number)
+        return replace(made, status=replace(made.status, conditions=(end,), finished_at=at))
+
+    for number in (8, 2, 5, 1, 7, 3, 6, 4):
+        api.create(JOBS.raw, to_wire(ended(number)), namespace="default")
+    [stored] = api.list(JOB_ARRAYS)
+    its_element = replace(ended(0), metadata=element("sweep-4", stored.metadata.uid).metadata)
+    api.create(JOBS.raw, to_wire(its_element), namespace="default")
+    old: dict[str, Any] = to_wire(ended(9)) | {"spec": {"roles": 7}}
+    api.create(JOBS.raw, old, namespace="default")
+
+    last = [f"done-{number}" for number in (5, 4, 3, 2, 1)]
+    assert shown(capsys, "-o", "name") == [*last, "lr-9", "lr-10", "eval", "sweep"]
+    assert shown(capsys, "-u", "bob", "-o", "name") == ["done-3", "eval"]
+    assert run(["ps", "--all"]) == 6
+    assert "Job default/done-9 cannot be decoded" in capsys.readouterr().err
