@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.job import Job, JobState
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS, NAMESPACES
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.values.indices import parse_indices
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.job_names import clean_reference
-from fairlead.cli.views.jobs import STATES
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.suggest import nearest
 
 RECENT_MAX = 5
+STATES = tuple(state.value for state in JobState)
 
 
 def find_job(api: Api, namespace: str, name: str) -> Job:

@@ -18,6 +18,7 @@ from fairlead.api.status import Invalid, NotFound
 from fairlead.api.values.indices import parse_indices
 from fairlead.cli.cluster.dependencies import named_after, resolved_after
 from fairlead.cli.cluster.lookup import (
+    STATES,
     is_array,
     list_arrays,
     missing_job,
@@ -50,7 +51,7 @@ from fairlead.cli.job_request.change_verbs import (
 from fairlead.cli.job_request.flags import FLAGS, FlagValue
 from fairlead.cli.submitting.submission import in_words_of_flags
 from fairlead.cli.views.arrays import choose_arrays, is_element_of_listed
-from fairlead.cli.views.jobs import STATES, JobChoice, choose_jobs
+from fairlead.cli.views.jobs import JobChoice, choose_jobs
 from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.model.gang.phase import OPEN, phase_of

@@ -15,7 +15,13 @@ from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.status import Forbidden
 from fairlead.cli.cluster.embedded import is_embedded
-from fairlead.cli.cluster.lookup import list_arrays, missing_job, read_state, require_namespace
+from fairlead.cli.cluster.lookup import (
+    STATES,
+    list_arrays,
+    missing_job,
+    read_state,
+    require_namespace,
+)
 from fairlead.cli.cluster.numbers import name_of
 from fairlead.cli.cluster.recent_jobs import recent_jobs
 from fairlead.cli.connection.common import (
@@ -37,7 +43,6 @@ from fairlead.cli.views.jobs import (
     COLUMNS,
     FINISHED_SHOWN_MAX,
     NAMESPACE_COLUMN,
-    STATES,
     JobChoice,
     choose_jobs,
     job_rows,

@@ -19,8 +19,6 @@ from fairlead.api.status import ApiError, NotFound
 from fairlead.cli.connection.common import Common, now
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.program_output import ProgramOutput, write_as_is
-from fairlead.cli.records.members import task_of
-from fairlead.cli.views.jobs import run_seconds
 from fairlead.input.errors import CliError, Code, Exit, fail
 
 if TYPE_CHECKING:
@@ -155,11 +153,14 @@ class HeldSession:
         return bool(is_same and not found.is_finished)
 
     def _seconds_left(self) -> float | None:
+        from fairlead.cli.views.jobs import run_seconds  # what submit does not load
+
         limit = self.job.spec.time_limit_seconds
         return None if limit is None else max(1.0, limit - run_seconds(self.job, now()))
 
     def _ended(self, outcome: SessionOutcome) -> HeldEnd:
         """Say how it has ended, where the terminal does not show that."""
+        from fairlead.cli.records.members import task_of
         from fairlead.cli.sessions.held_terminal import SessionEnding
 
         place = f"{self.job.metadata.name}/{task_of(self.pod)}"

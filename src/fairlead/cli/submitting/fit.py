@@ -13,6 +13,7 @@ from math import inf
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
+from fairlead.api.kubernetes.image_names import images_of
 from fairlead.api.status import Forbidden
 from fairlead.api.values import quantity
 from fairlead.app.messages import Fitted
@@ -92,7 +93,8 @@ def check_fit(api: Api, job: Job, now: float, *, shows_pulls: bool = False) -> J
             words = "not checked: you may not list what the cluster has"
             return JobFit(words, JobStart(StartKind.NOT_CHECKED))
     words, start = _words(fitted, job, now), _start_of(fitted)
-    if not shows_pulls or fitted.place is None:
+    pulls = any(images_of(role.template.spec) for role in job.spec.roles)
+    if not (shows_pulls and pulls) or fitted.place is None:
         return JobFit(words, start)
     from fairlead.cli.cluster.image_outlook import image_outlook  # loads what plans pulls
 

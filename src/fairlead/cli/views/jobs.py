@@ -57,9 +57,6 @@ NAMESPACE_COLUMN = Column("NAMESPACE")
 _NOT_WIDE = ("",) * sum(column.wide_only for column in COLUMNS)
 
 
-STATES = tuple(state.value for state in JobState)
-
-
 @dataclass(frozen=True, slots=True)
 class JobChoice:
     """Which jobs to show: with `shows_all` every finished one, else the last few.
