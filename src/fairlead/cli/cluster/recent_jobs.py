@@ -38,7 +38,7 @@ class _Glance(Wire, frozen=True):
     status: _EndStatus = _EndStatus()
 
 
-_TEXTS: Resource[msgspec.Raw] = replace(JOBS, type=msgspec.Raw)
+_TEXTS: Resource[Any] = replace(JOBS, type=msgspec.Raw)
 _GLANCE: Resource[Any] = replace(JOBS, type=_Glance)
 _ENDS = (_End(names.SUCCEEDED, "True"), _End(names.FAILED, "True"))
 
