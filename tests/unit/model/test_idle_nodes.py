@@ -167,6 +167,8 @@ def test_suspects_come_first_and_then_the_longest_untested() -> None:
     seen.at = 1800.0
     seen.idle.suspect({"d": EPOCH}, EPOCH + seen.at, seen.at)
     assert chosen(seen, nodes=1000) == ["d-8", "new-1", "b-8", "c-8", "a-8"]
+    seen.idle.suspect(dict.fromkeys("abc", EPOCH), EPOCH + seen.at, seen.at)
+    assert chosen(seen, nodes=1000) == ["b-8", "c-8", "d-8", "a-8", "new-1"], "suspects, too"
     (first, *_) = idle_tests(seen.idle.due(seen.at), POLICY, open_count=0, nodes=10)
     assert (first.suite, first.cause) == ("quick", NodeTestCause.IDLE)
 

@@ -136,3 +136,11 @@ def test_a_node_that_was_found_unreachable_is_not_usable_though_its_condition_is
     health.remove("a")
     assert (health.unreachable, health.unready_since) == ({}, {})
     assert len(watched.reports) == 5, "one for each change"
+
+
+@pytest.mark.parametrize("seconds", [-5, 0, 0.5, 1, 1.9, 2, 3600])
+def test_a_window_that_is_written_is_read_as_it_was_and_lasts_a_second_at_least(
+    seconds: float,
+) -> None:
+    found = read_window(window_text(EPOCH, EPOCH + seconds))
+    assert (found.start, found.end) == (EPOCH, EPOCH + max(1, int(seconds)))

@@ -553,7 +553,7 @@ def test_a_tool_that_goes_on_after_the_end_gets_a_new_job() -> None:
         done, status=replace(done.status, conditions=(Condition("Succeeded", "True", "x"),))
     )
     assert acts(DeleteJob, view(job=done)) == []
-    assert len(acts(DeleteJob, view(gated(0), job=done))) == 1
+    assert acts(DeleteJob, view(gated(0), job=done)) == [DeleteJob(done)]
 
 
 def test_metadata_of_a_pod_without_owner_is_a_gang_of_one() -> None:
