@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
@@ -16,14 +17,19 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from tests.conformance.http_server import eventually
 from tests.e2e.net_world import INTERNAL4, INTERNET4, STORAGE4, NetWorld, ip, net_world, run
 from tests.patience import PATIENCE_SECONDS
+from tests.unit.node.host_tree import HostTree
 
 from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time
 from fairlead.decide.network import divide, safe_share
 from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
 from fairlead.model.health.faults import Moment
+from fairlead.node import agent as agent_module
+from fairlead.node.agent import Agent
+from fairlead.node.settings import AgentSettings, ShapingSettings, TrafficSettings
 from fairlead.node.shaping import (
     DestinationRate,
     EgressRates,
@@ -31,13 +37,16 @@ from fairlead.node.shaping import (
     Shaping,
     ShapingFacts,
     ShapingOptions,
+    ShapingUsage,
     TeamRate,
     devices,
     remove_shaping,
 )
 from fairlead.node.shaping.classes import LEAVES
 from fairlead.node.shaping.devices import NoSuchQueue, Route
-from fairlead.node.traffic import PodSource, nft
+from fairlead.node.sources import shaping as shaping_source
+from fairlead.node.state import open_state
+from fairlead.node.traffic import PodArrivals, PodSource, nft
 
 pytestmark = pytest.mark.e2e
 
@@ -265,6 +274,53 @@ def test_a_limit_that_is_changed_counts_from_the_next_look(node: Node) -> None:
             measured([node], 0.2)
             if limit != "1e99":
                 assert measured([node], 1.0)["internet"] == pytest.approx(rate, rel=0.05)
+
+
+async def test_a_pod_that_comes_is_limited_before_the_period_of_looks_is_over(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(agent_module, "TICK_SECONDS", 0.05)
+    monkeypatch.setattr(shaping_source, "PERIOD_SECONDS", 10**6)
+    tree = HostTree(tmp_path / "tree")
+    settings = AgentSettings(traffic=TrafficSettings(pods=str(node.file)),
+                             shaping=ShapingSettings(enabled=True))  # fmt: skip
+    source = shaping_source.source(tree.host(), settings)
+    assert source is not None
+    state = open_state(tmp_path / "state")
+    agent = Agent(tree.host(), (source,), state, report=tmp_path / "report.json",
+                  read_seconds_max=PATIENCE_SECONDS, report_seconds=1)  # fmt: skip
+
+    def limited() -> int:
+        usage = source.usage()
+        return len(usage.pods) if isinstance(usage, ShapingUsage) else 0
+
+    node.of_pods({"10.1.0.2": "10M"})
+    with node.net.node.inside():
+        async with asyncio.TaskGroup() as group:
+            group.create_task(agent.run())
+            await eventually(lambda: limited() == 1)
+            tree.passes(10.0)
+            node.of_pods({"10.1.0.2": "10M", "10.1.0.3": "10M"})
+            ip("link add veth-new type veth peer name veth-peer")
+            await eventually(lambda: limited() == 2)
+            agent.stop()
+    state.close()
+
+
+def test_devices_that_come_and_go_ask_for_looks_for_a_while(node: Node) -> None:
+    uptime = 100.0
+    arrivals = PodArrivals(lambda: Moment(time.time(), uptime))
+    with node.net.node.inside():
+        assert arrivals.is_early(), "what came before is not known"
+        uptime += 5.0
+        for change in ("add veth-new type veth peer name veth-peer", "del veth-new"):
+            assert not arrivals.is_early()
+            ip(f"link {change}")
+            assert arrivals.is_early()
+            uptime += 4.0
+            assert arrivals.is_early()
+            uptime += 1.0
+            assert not arrivals.is_early()
 
 
 def has_fair_queue(node: Node) -> str:

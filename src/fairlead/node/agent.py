@@ -1,6 +1,7 @@
 """The loop of the agent: looks at each source in its turn, keeps what it knows, and reports.
 
-A source is looked at once in its period, which is a second at the least. What the looks of a second
+A source is looked at once in its period, which is a second at the least, or earlier in a second in
+which it asks for that. What the looks of a second
 changed is written once: first the state, then the report, which replaces the one before as a whole.
 Only the begin of a fault does not wait for the end of its second.
 A fault of our own in one source stops that source, says so, and leaves the others alone.
@@ -9,7 +10,7 @@ A fault of our own in one source stops that source, says so, and leaves the othe
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -87,7 +88,10 @@ class Agent:
             if self._watch.begun != begun:
                 self._is_due.set()
             due = max(due + source.period_seconds, loop.time())
-            await asyncio.sleep(due - loop.time())
+            if source.is_early is None:
+                await asyncio.sleep(due - loop.time())
+            else:
+                due = await _due_or_early(source.is_early, due)
 
     async def _repair(self, repairs: Repairs) -> None:
         """Follow what the controllers ask for, until cancelled."""
@@ -140,3 +144,14 @@ class Agent:
         if changed != self._published or now - self._published_at >= self._report_seconds:
             replace_file(self._report, msgspec.json.encode(report) + b"\n", mode=0o644)
             self._published, self._published_at = changed, now
+
+
+async def _due_or_early(is_early: Callable[[], bool], due: float) -> float:
+    """Return when a look is due: at this time, or at the end of a second that asks for one."""
+    loop = asyncio.get_running_loop()
+    while True:
+        await asyncio.sleep(min(due - loop.time(), TICK_SECONDS))
+        if loop.time() >= due:
+            return due
+        if is_early():
+            return loop.time()

@@ -73,7 +73,9 @@ class SignalSource(Generic[F, M]):
     `read` runs in a thread of its own; Absent when there is nothing to look at, OSError. `judge`
     gets the facts, the memory (at first, and after a reboot, an empty `memory_type()`), and when.
     `checks` are the names of all checks of which it may report faults. While `is_busy`, a later
-    read brings more of what this one began. `usage` is what the last read counted, for the report.
+    read brings more of what this one began. `is_early` is asked each second in the event loop,
+    whether to read before the period is over. `usage` is what the last read counted, for the
+    report.
     """
 
     name: str
@@ -84,6 +86,7 @@ class SignalSource(Generic[F, M]):
     period_seconds: int
     is_log: bool = False
     is_busy: Callable[[], bool] = bool
+    is_early: Callable[[], bool] | None = None
     usage: Callable[[], AnyUsage | None] = _no_usage
 
 

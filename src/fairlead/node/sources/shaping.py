@@ -23,7 +23,7 @@ from fairlead.node.settings import AgentSettings
 from fairlead.node.shaping import Shaping, ShapingFacts, ShapingOptions
 from fairlead.node.source import Judged, Nothing, SignalSource
 from fairlead.node.sources.traffic import own_lists
-from fairlead.node.traffic import PodSource
+from fairlead.node.traffic import PodArrivals, PodSource
 
 SHAPING = "traffic-shaping"
 PERIOD_SECONDS = 5
@@ -61,4 +61,5 @@ def source(host: Host, settings: AgentSettings) -> SignalSource[ShapingFacts, No
     shaping = Shaping(pods, host.now, own_lists(traffic), options)
     return SignalSource("shaping", (SHAPING,), Nothing, shaping.read,
                         partial(judge, settings=settings), period_seconds=PERIOD_SECONDS,
+                        is_early=PodArrivals(host.now).is_early,
                         usage=shaping.last_usage)  # fmt: skip

@@ -23,6 +23,7 @@ from fairlead.node.settings import AgentSettings, TrafficSettings
 from fairlead.node.source import Judged, Nothing, SignalSource, SkippedCheck
 from fairlead.node.traffic import (
     Counting,
+    PodArrivals,
     PodSource,
     PrefixConflict,
     PrefixList,
@@ -84,4 +85,4 @@ def source(host: Host, settings: AgentSettings) -> SignalSource[TrafficFacts, No
     counting = Counting(host, pods, own_lists(given))
     return SignalSource("traffic", (COVERAGE, REMOVED), Nothing, counting.read,
                   partial(judge, settings=settings), period_seconds=PERIOD_SECONDS,
-                  usage=counting.last_usage)  # fmt: skip
+                  is_early=PodArrivals(host.now).is_early, usage=counting.last_usage)  # fmt: skip

@@ -1,12 +1,14 @@
 """Traffic of the node's pods: bytes by namespace, class of the other end, and direction.
 
 `classes` compiles prefix lists, `ruleset` says in nft's JSON what the kernel is to count, `nft` and
-`netlink` speak to the kernel, `pods` reads who has which address, `counting` keeps the kernel in
-step with the pods, `usage` adds up what was counted, `flows` has it by job, with rates, and `ended`
-keeps what members of jobs had sent until it is reported.
+`netlink` speak to the kernel, `pods` reads who has which address, `arrivals` asks for a look when
+one comes, `counting` keeps the kernel in step with the pods, `usage` adds up what was counted,
+`flows` has it by job, with rates, and `ended` keeps what members of jobs had sent until it is
+reported.
 Design: docs/design/network.md.
 """
 
+from fairlead.node.traffic.arrivals import PodArrivals
 from fairlead.node.traffic.classes import PrefixConflict, PrefixList, parse_lists
 from fairlead.node.traffic.counting import (
     Counting,
@@ -24,6 +26,7 @@ __all__ = [
     "Counting",
     "EndedTrafficLine",
     "FlowLine",
+    "PodArrivals",
     "PodLine",
     "PodSource",
     "PrefixConflict",
