@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fairlead.api import names
-from fairlead.api.meta import to_wire
+from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.resources import (
     CONFIG_MAPS,
     JOBS,
@@ -30,7 +30,9 @@ from fairlead.api.status import (
     NotFound,
     Unavailable,
 )
+from fairlead.api.values.times import parse_time
 from fairlead.cli.cluster.lookup import list_arrays
+from fairlead.cli.connection.common import now
 from fairlead.cli.connection.refusals import from_api
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.jobspec import Script, build_script_map, config_map_name, next_name
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     from fairlead.cli.submitting.manifest import Document
 
 NAME_TRIES_MAX = 20
+#: A script without a job is of a submission that is under way, or was left behind by one that was
+#: killed between its two writes: so long it counts as the former.
+SCRIPT_ALONE_SECONDS = 60
 
 
 def _say_nothing(_text: str) -> None:
@@ -155,15 +160,19 @@ def _of_flag(api: Api, problem: Problem) -> Problem:
 def store(api: Api, submission: Submission, name: str) -> dict[str, Any]:
     """Store the job (and its script) under the name that was picked and return it as stored.
 
-    A numbered name that somebody else has taken meanwhile is replaced by the next one.
+    A numbered name that somebody else has taken meanwhile, if only for a script as yet, is replaced
+    by the next one.
     """
+    tried: set[str] = set()
     for _ in range(NAME_TRIES_MAX):
         try:
             return _store_as(api, submission, name)
         except AlreadyExists as error:
             if submission.naming.asked is not None:
                 raise from_api(error) from error
-            name = pick_name(submission.naming, taken_names(api, submission.namespace))
+            tried.add(name)
+            taken = taken_names(api, submission.namespace)
+            name = pick_name(submission.naming, taken | tried)
         except ApiError as error:
             raise _refused(error, submission.namespace) from error
     raise _no_free_name(submission)
@@ -195,13 +204,21 @@ def _store_script(api: Api, namespace: str, name: str, script: Script) -> None:
     body = {"apiVersion": "v1", "kind": "ConfigMap", **to_wire(config_map)}
     try:
         api.create(CONFIG_MAPS.raw, body, namespace=namespace)
-    except AlreadyExists:
-        before = api.get(CONFIG_MAPS, config_map_name(name), namespace=namespace)
+    except AlreadyExists as error:
+        try:
+            before = api.get(CONFIG_MAPS, config_map_name(name), namespace=namespace)
+        except NotFound:  # of a submission that has just been refused
+            raise error from None
         is_ours = before.metadata.labels.get(names.JOB_NAME) == name
-        if not is_ours or before.metadata.owner_references:
+        if not is_ours or before.metadata.owner_references or _is_young(before.metadata):
             raise
         api.delete(CONFIG_MAPS, config_map_name(name), namespace=namespace)
         api.create(CONFIG_MAPS.raw, body, namespace=namespace)
+
+
+def _is_young(meta: ObjectMeta) -> bool:
+    created = meta.creation_timestamp
+    return created is not None and now() - parse_time(created) < SCRIPT_ALONE_SECONDS
 
 
 def _refused(error: ApiError, namespace: str) -> CliError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,14 @@ from typing import Any
 import pytest
 from tests.unit.cli.fake_api import FakeApi
 
+from fairlead.api.meta import to_wire
 from fairlead.api.resources import CONFIG_MAPS, JOBS
 from fairlead.api.status import Forbidden
-from fairlead.cli.job_request.jobspec import SCRIPT_BYTES_MAX, Script, to_manifest
+from fairlead.cli.job_request.jobspec import SCRIPT_BYTES_MAX, Script, build_script_map, to_manifest
 from fairlead.cli.submitting.manifest import parse_manifest
 from fairlead.cli.submitting.standard_input import read_input
 from fairlead.cli.submitting.submission import (
+    SCRIPT_ALONE_SECONDS,
     Naming,
     Submission,
     check_documents,
@@ -23,6 +26,7 @@ from fairlead.cli.submitting.submission import (
 )
 from fairlead.input.errors import CliError
 from fairlead.testing.builders import make_job
+from fairlead.testing.fake_client import FakeClient
 
 
 def manifest_of(name: str) -> dict[str, Any]:
@@ -60,6 +64,31 @@ def test_of_two_submissions_at_the_same_time_each_keeps_its_script() -> None:
     store(api, replace(SUBMISSION, script=Script("train.sh", "false\n")), "train-1")
     assert [job.metadata.name for job in api.client.stored(JOBS)] == ["train-1", "train-2"]
     assert scripts(api) == {"train-1-script": "true\n", "train-2-script": "false\n"}
+
+
+def stored_script(api: FakeApi, name: str) -> None:
+    """Store the script of a submission that has not stored its job."""
+    body = to_wire(build_script_map(name, Script("train.sh", "another\n")))
+    api.create(CONFIG_MAPS.raw, {"apiVersion": "v1", "kind": "ConfigMap", **body},
+               namespace="default")  # fmt: skip
+
+
+def test_a_submission_under_way_keeps_its_name_and_its_script() -> None:
+    """The other one has stored its script, and not yet its job."""
+    api = FakeApi()
+    api.client = FakeClient(now=time.time)
+    stored_script(api, "train-1")
+    store(api, SUBMISSION, "train-1")
+    assert [job.metadata.name for job in api.client.stored(JOBS)] == ["train-2"]
+    assert scripts(api) == {"train-1-script": "another\n", "train-2-script": "true\n"}
+
+
+def test_a_script_that_a_killed_submission_has_left_is_replaced() -> None:
+    api = FakeApi()
+    api.client = FakeClient(now=lambda: time.time() - SCRIPT_ALONE_SECONDS)
+    stored_script(api, "train-1")
+    store(api, SUBMISSION, "train-1")
+    assert scripts(api) == {"train-1-script": "true\n"}
 
 
 def test_when_a_document_is_refused_those_before_it_are_removed_where_they_are() -> None:
