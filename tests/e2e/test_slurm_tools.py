@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
@@ -275,18 +276,73 @@ def test_sacct_tells_ends_apart_and_never_cuts_what_has_room(tools: Tools) -> No
     assert "Invalid field requested" in tools.run("sacct", "-o", "nonsense", code=1).err
 
 
-def test_scancel_says_which_id_is_wrong_and_refuses_signals_that_it_cannot_send(
-    tools: Tools,
-) -> None:
+def test_scancel_says_which_id_is_wrong_and_what_is_no_signal(tools: Tools) -> None:
     assert "No job identification" in tools.run("scancel", code=1).err
     assert "Invalid job id" in tools.run("scancel", "999999", code=1).err
     assert "Invalid job id" in tools.run("scancel", "train-1", code=1).err
     number = tools.submit(SLEEP, "-J", "signalled")
-    assert "USR1" in tools.run("scancel", str(number), "--signal", "USR1", code=1).err
+    said = tools.run("scancel", str(number), "--signal", "USR3", code=1).err
+    assert said == "scancel: error: Unknown job signal: USR3\n"
     eventually(lambda: tools.queue("-j", str(number)), [f"{number} R"])
+    assert "it has no steps" in tools.run("scancel", str(number), "-s", "USR1", code=1).err
     tools.run("scancel", "--name", "signalled", "--state=RUNNING", "--me")
     eventually(lambda: tools.queue("-j", str(number)), [])
     assert tools.run("scancel", str(number)).err == "", "what has ended is no error"
+    said = tools.run("scancel", str(number), "--signal=USR1", code=1).err
+    assert said == f"scancel: error: Kill job error on job id {number}: Invalid job id specified\n"
+
+
+CATCHES = """\
+for n in USR1 USR2; do trap "echo $1 has $n >>signals; [ $n = USR1 ] || exit 0" $n; done
+touch "up-$1"; while :; do sleep 0.05; done
+"""
+
+
+def test_scancel_sends_a_signal_to_steps_to_one_of_them_to_the_script_or_to_all(
+    tools: Tools,
+) -> None:
+    (tools.root / "catch").write_text(CATCHES)
+    number = tools.submit(
+        "#!/bin/bash\nfor i in 0 1; do srun -n1 bash catch step$i &\n"
+        "until [ -e up-step$i ]; do sleep 0.1; done; done; set -- script; . ./catch\n",
+        "-J", "stepped",
+    )  # fmt: skip
+    eventually(lambda: len(list(tools.root.glob("up-*"))), 3)
+    signals = tools.root / "signals"
+
+    def reach(names: list[str], *options: str) -> None:
+        signals.write_text("")
+        tools.run("scancel", *options)
+        eventually(lambda: sorted(line.split()[0] for line in signals.open()), names)
+
+    reach(["script"], "--signal=USR1", "-b", str(number))
+    reach(["step0", "step1"], str(number), "--signal", "USR1")
+    reach(["step0"], "-s", "SIGUSR2", f"{number}.0")
+    eventually(
+        lambda: "completed" in tools.run("scancel", "-s10", f"{number}.0", code=None).err,
+        expected=True,
+    )
+    reach(["step1"], "-s", "10", "--name=stepped", "--me")
+    tools.run("scancel", f"{number}.1")
+    tools.run("scancel", "--signal=USR2", "--full", str(number))
+    eventually(lambda: tools.queue("-t", "all", "-j", str(number)), [f"{number} CD"])
+
+
+def test_scancel_signals_a_script_without_steps_and_the_elements_of_an_array_that_run(
+    tools: Tools,
+) -> None:
+    (tools.root / "catch").write_text(CATCHES)
+    script = "#!/bin/bash\nset -- task$SLURM_ARRAY_TASK_ID\n. ./catch\n"
+    number = tools.submit(script, "--array=0-2%2")
+    eventually(lambda: len(list(tools.root.glob("up-task*"))), 2)
+    tools.run("scancel", "--batch", "-s", "USR2", str(number))
+    eventually(
+        lambda: tools.queue("-t", "CD,R", "-r", "-j", str(number)),
+        [f"{number}_0 CD", f"{number}_1 CD", f"{number}_2 R"],
+    )
+    assert sorted((tools.root / "signals").read_text().splitlines())[-2:] == [
+        "task0 has USR2", "task1 has USR2",
+    ]  # fmt: skip
 
 
 def test_scontrol_shows_jobs_hosts_and_partitions_and_changes_a_running_job(tools: Tools) -> None:
@@ -319,6 +375,36 @@ def test_scontrol_shows_jobs_hosts_and_partitions_and_changes_a_running_job(tool
     assert tools.run("sinfo", "-h", "-o", "%P").out.split()[0] == "all*"
     assert "Invalid job id specified" in tools.run("scontrol", "hold", "999999", code=1).err
     tools.run("scancel", str(number))
+
+
+def test_programs_that_read_json_get_nodes_partitions_jobs_and_the_step_of_the_script(
+    tools: Tools,
+) -> None:
+    number = tools.submit(SLEEP, "-J", "held-up", "-c", "1")
+    eventually(lambda: tools.queue("-j", str(number)), [f"{number} R"])
+
+    def asked(*words: str) -> dict[str, Any]:
+        return json.loads(tools.run(*words).out)
+
+    [node] = [
+        each for each in asked("scontrol", "show", "nodes", "--json")["nodes"]
+        if each["alloc_cpus"] > 0
+    ]  # fmt: skip
+    assert node["state"] in (["MIXED"], ["ALLOCATED"])
+    assert node["cpus"] == node["alloc_cpus"] + node["alloc_idle_cpus"]
+    assert "all" in node["partitions"]
+    assert tools.queue("-j", str(number), form="%N") == [node["name"]]
+    [partition] = asked("scontrol", "show", "--json", "partition", "all")["partitions"]
+    assert partition["nodes"]["total"] == len(asked("scontrol", "show", "node", "--json")["nodes"])
+    [job] = asked("scontrol", "show", "job", str(number), "--json")["jobs"]
+    assert (job["name"], job["job_state"]) == ("held-up", ["RUNNING"])
+    lines = asked("sinfo", "-p", "all", "--json")["sinfo"]
+    [line] = [each for each in lines if node["name"] in each["nodes"]["nodes"]]
+    assert line["partition"]["name"] == "all"
+    assert line["cpus"]["allocated"] == node["alloc_cpus"]
+    assert line["node"]["state"] == node["state"]
+    [account] = asked("sacct", "--json", "-j", str(number))["jobs"]
+    assert [each["step"]["id"] for each in account["steps"]] == [f"{number}.batch"]
 
 
 def test_without_a_controller_the_words_are_those_that_programs_wait_on(tools: Tools) -> None:

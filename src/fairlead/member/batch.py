@@ -54,7 +54,7 @@ from fairlead.member.mpirun import (
 )
 from fairlead.member.srun_options import pattern_path
 from fairlead.member.step_layout import StepError
-from fairlead.member.steps import ENV_STEPS, Steps
+from fairlead.member.steps import ENV_STEPS, Steps, directory_prefix
 from fairlead.member.task_process import READ_BYTES_MAX
 from fairlead.member.tasks import Tasks
 
@@ -67,7 +67,7 @@ OF_LAUNCHERS = frozenset(
     ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 )
 #: A socket's path has at most 107 bytes.
-_PATH_BYTES_MAX = 80
+_PATH_BYTES_MAX = 70
 #: Programs of the script's PATH, and their modules.
 _PROGRAMS = {
     "srun": "fairlead.member.srun",
@@ -193,6 +193,7 @@ async def _first(gang: Gang, command: list[str], asked: AskedTasks) -> int:
                 if pipe is not None
             ]
             signals = ScriptSignals(script, steps, asked)
+            steps.add_script(signals.deliver)
             loop = asyncio.get_running_loop()
             for number in PASSED:
                 loop.add_signal_handler(
@@ -239,7 +240,8 @@ def _private_directory(stack: ExitStack) -> Path:
     """Return a directory for the socket and for srun that no other user may enter."""
     root = tempfile.gettempdir()
     short = root if len(os.fsencode(root)) < _PATH_BYTES_MAX else "/tmp"  # noqa: S108
-    directory = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=short, prefix="steps-")))
+    made = tempfile.TemporaryDirectory(dir=short, prefix=directory_prefix(os.environ))
+    directory = Path(stack.enter_context(made))
     (directory / "bin").mkdir()
     for name, module in _PROGRAMS.items():
         if name == "scontrol" and shutil.which(name) is not None:
@@ -292,6 +294,23 @@ class ScriptSignals:
         await self._send(number)
         await asyncio.sleep(KILL_SECONDS)
         await self._send(signal.SIGKILL)
+
+    async def deliver(self, number: int, target: str) -> str:
+        """Send a signal that scancel asks for: to the tasks of all `steps`, of the one of a number,
+        to the script alone (`batch`), or to all of these (`full`). Return why not, "" if sent.
+        """
+        match target:
+            case "batch":
+                self._script.send_signal(number)
+            case "full":
+                await self._send(number)
+            case "steps":
+                await self._steps.signal_all(number)
+            case _ if not await self._steps.signal_one(int(target), number):
+                return "Job/step already completing or completed"
+            case _:
+                pass
+        return ""
 
     async def warn_in_time(self) -> None:
         """Send what was asked for before the time limit, counted from now."""

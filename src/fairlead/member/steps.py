@@ -1,5 +1,5 @@
 """The first member's side of srun: takes steps, starts their tasks in all members, merges the rest.
-The same of sbcast, which copies a file to all members.
+The same of sbcast, which copies a file to all members, and of scancel, which signals them.
 
 srun reaches it at a socket in a directory that only this user may enter, and both ends prove that
 they belong to this attempt of this job (`gang_link`). So no other user of the machine, and no other
@@ -13,7 +13,7 @@ import asyncio
 import os
 import secrets
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,12 +36,19 @@ SOCKET = "socket"
 KEY = "key"
 KEY_BYTES = 32
 STEPS_MAX = 4096
+#: Sends a signal to what scancel names, and returns why not; "" where it was sent.
+Deliver = Callable[[int, str], Awaitable[str]]
 
 
 def steps_gang(rank: int, key: bytes, environment: Mapping[str, str]) -> Gang:
     """Return the gang of two that srun and the first member of a job are; KeyError."""
     scope = f"{environment['FAIRLEAD_JOB_UID']}/{environment['FAIRLEAD_ATTEMPT']}/steps"
     return Gang(rank=rank, size=2, address="", port=0, scope=scope, key=key)
+
+
+def directory_prefix(environment: Mapping[str, str]) -> str:
+    """Return what the name of the directory of an attempt's steps begins with; KeyError."""
+    return f"steps-{environment['FAIRLEAD_JOB_UID'][:8]}-{environment['FAIRLEAD_ATTEMPT']}-"
 
 
 @dataclass(slots=True)
@@ -65,6 +72,11 @@ class Steps:
         self._cpus = cpus
         self._used: dict[int, int] = {}
         self._freed = asyncio.Condition()
+        self._deliver: Deliver | None = None
+
+    def add_script(self, deliver: Deliver) -> None:
+        """Say how the script and its steps are sent a signal that scancel asks for."""
+        self._deliver = deliver
 
     def add_member(self, node: int, send: Send) -> None:
         """Say how a member is reached."""
@@ -116,6 +128,12 @@ class Steps:
         for step in tuple(self._steps):
             await self._signal(step, number)
 
+    async def signal_one(self, step: int, number: int) -> bool:
+        """Send a signal to the tasks of one step; False where it does not run."""
+        if is_there := step in self._steps:
+            await self._signal(step, number)
+        return is_there
+
     async def _serve(self, link: Link) -> None:
         match await link.receive():
             case {"copy": dict(asked)}:
@@ -125,6 +143,8 @@ class Steps:
                     await self._copies[number].serve(link, asked)
                 finally:
                     del self._copies[number]
+            case {"deliver": int(number), "to": str(target)} if self._deliver is not None:
+                await link.send({"error": await self._deliver(number, target)})
             case request:
                 await self._serve_step(link, request)
 

@@ -199,6 +199,40 @@ def test_signals_reach_the_tasks_of_all_members(tmp_path: Path) -> None:
     assert (codes, sorted(out.splitlines())) == ([0, 0], ["script", "task", "task"])
 
 
+def test_a_program_beside_the_script_signals_a_step_all_of_them_or_the_script(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "catch").write_text(
+        "trap 'echo $1 has 10' USR1; trap 'echo $1 has 12; exit 0' USR2\n"
+        'touch "up-$1"; while :; do sleep 0.05; done\n'
+    )
+    script = (
+        "trap 'echo script has 10' USR1; trap 'echo script has 12' USR2\n"
+        "srun -N1 -n1 bash catch 0 & until [ -e up-0 ]; do sleep 0.05; done\n"
+        "srun -N1 -n1 bash catch 1 & touch up-script; until wait; do :; done"
+    )
+    members = job(tmp_path, script)
+    while not all((tmp_path / f"up-{i}").exists() for i in ("0", "1", "script")):
+        assert members[-1].poll() is None
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "FAIRLEAD_ATTEMPT": "1"}
+
+    def signalled(name: str, target: str, uid: str = "j") -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "fairlead.member.step_signal", name, target], text=True,
+            env={**environment, "FAIRLEAD_JOB_UID": uid}, capture_output=True, check=False,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    assert signalled("USR1", "batch") == (0, "")
+    assert signalled("USR2", "0") == (0, "")
+    assert signalled("USR1", "7") == (1, "Job/step already completing or completed\n")
+    assert signalled("USR1", "full", uid="another")[0] == 1
+    assert signalled("USR2", "full") == (0, "")
+    codes, out, _ = ends(members)
+    said = sorted(out.splitlines())
+    assert (codes, said) == ([0, 0], ["0 has 12", "1 has 12", "script has 10", "script has 12"])
+
+
 def test_a_signal_to_the_script_alone_comes_before_its_time_limit(tmp_path: Path) -> None:
     script = "trap 'echo script; exit 0' USR1; srun -n1 sleep 1000 & wait"
     options = ("--signal", "B:USR1@1", "--time", "6")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from fairlead import terminal
@@ -30,16 +31,17 @@ from fairlead.decide.words import fold_names
 PARSER = "data_parser/v0.0.41"
 
 
-def print_json(jobs: Iterable[Mapping[str, Any]]) -> None:
-    """Print jobs in the envelope of Slurm's commands."""
+def print_json(kind: str, values: Iterable[Mapping[str, Any]]) -> None:
+    """Print jobs, nodes or what else a command calls them, in the envelope of Slurm's commands."""
     version = dict(zip(("major", "minor", "micro"), RELEASE.split("."), strict=True))
     slurm = {"version": version, "release": RELEASE, "cluster": CLUSTER}
     meta = {"plugin": {"data_parser": PARSER}, "slurm": slurm}
-    body = {"jobs": list(jobs), "meta": meta, "errors": [], "warnings": []}
+    body = {kind: list(values), "meta": meta, "errors": [], "warnings": []}
     terminal.say_as_is(f"{json.dumps(body, indent=2)}\n")
 
 
-def _number(value: float | None, *, is_infinite: bool = False) -> dict[str, Any]:
+def number_of(value: float | None, *, is_infinite: bool = False) -> dict[str, Any]:
+    """Return a number that may be unset, or without a limit, as the data parser has it."""
     return {"set": value is not None, "infinite": is_infinite, "number": int(value or 0)}
 
 
@@ -48,14 +50,14 @@ def _exit_code(record: QueueRecord) -> dict[str, Any]:
     status = "SIGNALED" if signal != "0" else "ERROR" if code != "0" else "SUCCESS"
     if not record.state.is_end:
         status = "PENDING"
-    number = _number(int(signal) or None)
-    return {"status": [status], "return_code": _number(int(code)), "signal": {"id": number}}
+    number = number_of(int(signal) or None)
+    return {"status": [status], "return_code": number_of(int(code)), "signal": {"id": number}}
 
 
 def _limit(record: QueueRecord) -> dict[str, Any]:
     seconds = record.job.spec.time_limit_seconds
     minutes = None if seconds is None else -(-seconds // 60)
-    return _number(minutes, is_infinite=seconds is None)
+    return number_of(minutes, is_infinite=seconds is None)
 
 
 def _index(record: QueueRecord) -> int | None:
@@ -68,11 +70,11 @@ def squeue_job(record: QueueRecord) -> dict[str, Any]:
     waiting = record.task.strip("[]") if _index(record) is None else ""
     return {
         "job_id": record.number,
-        "array_job_id": _number(record.array or 0),
-        "array_task_id": _number(_index(record)),
+        "array_job_id": number_of(record.array or 0),
+        "array_task_id": number_of(_index(record)),
         "array_task_string": waiting,
-        "het_job_id": _number(record.number if record.offset is not None else None),
-        "het_job_offset": _number(record.offset),
+        "het_job_id": number_of(record.number if record.offset is not None else None),
+        "het_job_offset": number_of(record.offset),
         "name": record.name,
         "user_name": record.user,
         "user_id": user_id(record.user),
@@ -84,14 +86,14 @@ def squeue_job(record: QueueRecord) -> dict[str, Any]:
         "state_reason": record.reason or "None",
         "nodes": fold_names(record.nodes),
         "batch_host": next(iter(record.nodes), ""),
-        "node_count": _number(node_count(record)),
-        "cpus": _number(cpus(record)),
-        "tasks": _number(task_count(record)),
-        "priority": _number(record.job.spec.priority or 0),
+        "node_count": number_of(node_count(record)),
+        "cpus": number_of(cpus(record)),
+        "tasks": number_of(task_count(record)),
+        "priority": number_of(record.job.spec.priority or 0),
         "time_limit": _limit(record),
-        "submit_time": _number(record.submitted_at),
-        "start_time": _number(record.started_at),
-        "end_time": _number(estimated_end(record)),
+        "submit_time": number_of(record.submitted_at),
+        "start_time": number_of(record.started_at),
+        "end_time": number_of(estimated_end(record)),
         "exit_code": _exit_code(record),
         "restart_cnt": max(0, record.job.status.attempt - 1),
         "dependency": BY_WIDE["dependency"].value(record),
@@ -113,12 +115,12 @@ def sacct_job(record: QueueRecord) -> dict[str, Any]:
         "end": int(record.ended_at or 0),
         "limit": _limit(record),
     }
-    array = {"job_id": record.array or 0, "task_id": _number(_index(record))}
+    array = {"job_id": record.array or 0, "task_id": number_of(_index(record))}
     het = {"job_id": record.number if record.offset is not None else 0}
     return {
         "job_id": record.number,
         "array": array,
-        "het": {**het, "job_offset": _number(record.offset)},
+        "het": {**het, "job_offset": number_of(record.offset)},
         "name": record.name,
         "user": record.user,
         "account": BY_SACCT["account"].value(record),
@@ -138,8 +140,31 @@ def sacct_job(record: QueueRecord) -> dict[str, Any]:
             "requested": _tres(BY_SACCT["reqtres"].value(record)),
             "allocated": _tres(BY_SACCT["alloctres"].value(record)) if record.nodes else [],
         },
-        "steps": [],
+        "steps": [_batch_step(record)] if has_batch_step(record) else [],
     }
+
+
+def has_batch_step(record: QueueRecord) -> bool:
+    """True where the script has begun to run: of a job of components in the first one."""
+    return record.started_at is not None and not record.offset
+
+
+def _batch_step(record: QueueRecord) -> dict[str, Any]:
+    """Return the step that ran the script. Those of its srun are not recorded."""
+    step = replace(record, step="batch")
+    return {
+        "step": {"id": step.id, "name": "batch"},
+        "state": [record.state.value],
+        "exit_code": _exit_code(record),
+        "time": {
+            "elapsed": record.elapsed,
+            "start": number_of(record.started_at),
+            "end": number_of(record.ended_at),
+        },
+        "nodes": {"count": len(record.nodes), "range": fold_names(record.nodes),
+                  "list": list(record.nodes)},
+        "tasks": {"count": int(BY_SACCT["ntasks"].value(step) or 0)},
+    }  # fmt: skip
 
 
 def _tres(text: str) -> list[dict[str, Any]]:

@@ -13,7 +13,7 @@ from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.instants import parse_instant
 from fairlead.cli.slurm_tools.columns import Cell, parse_sacct, print_listing
 from fairlead.cli.slurm_tools.fields import BY_SACCT, Field, partition_of, user_id
-from fairlead.cli.slurm_tools.job_json import print_json, sacct_job
+from fairlead.cli.slurm_tools.job_json import has_batch_step, print_json, sacct_job
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     JobId,
@@ -58,7 +58,7 @@ def run(common_: Common, arguments: list[str]) -> int:
     cells, fields = _columns(given)
     chosen = _chosen(common_, common_.connect(), given)
     if given.has("json"):
-        print_json(map(sacct_job, chosen))
+        print_json("jobs", map(sacct_job, chosen))
         return 0
     shown = _with_steps(chosen, given)
     rows = [[field.value(each) for field in fields] for each in shown]
@@ -169,6 +169,5 @@ def _with_steps(records: Iterable[QueueRecord], given: GivenOptions) -> Iterator
     """Yield each record, and without -X the step that ran its script."""
     for record in records:
         yield record
-        has_script = record.started_at is not None and not record.offset
-        if has_script and not given.has("allocations"):
+        if has_batch_step(record) and not given.has("allocations"):
             yield replace(record, step="batch")

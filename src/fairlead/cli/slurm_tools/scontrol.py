@@ -33,8 +33,16 @@ from fairlead.cli.job_request.flags import Flag, FlagValue
 from fairlead.cli.job_request.node_kinds import Labels
 from fairlead.cli.script.header import parse_header
 from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION
-from fairlead.cli.slurm_tools import sinfo
 from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_SACCT, BY_WIDE, log_file, memory
+from fairlead.cli.slurm_tools.job_json import print_json, squeue_job
+from fairlead.cli.slurm_tools.node_groups import (
+    node_list,
+    partition_table,
+    partitions_of,
+    partitions_with,
+    state_of,
+)
+from fairlead.cli.slurm_tools.node_json import node_info, partition_info
 from fairlead.cli.slurm_tools.options import ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     NoHistory,
@@ -51,7 +59,7 @@ from fairlead.decide.words import fold_names
 from fairlead.member.hostlist import expand_hosts
 
 OPTIONS = ToolOptions(
-    "~a/all ~d/details ~/hide ~M/clusters= o/oneliner ~Q/quiet ~v/verbose ~/local"
+    "~a/all ~d/details ~/hide ~M/clusters= o/oneliner ~Q/quiet ~v/verbose ~/local /json?"
 )
 _TAKES = "scontrol show job|node|partition|hostnames|config, hold, release, requeue, update"
 
@@ -63,7 +71,10 @@ def run(common_: Common, arguments: list[str]) -> int:
     is_line = given.has("oneliner")
     match verb.lower():
         case "show":
-            return _show(common_, [each for each in rest if each != "-o"], is_line=is_line)
+            words = [each for each in rest if each != "-o"]
+            if given.has("json"):
+                return _show_json(common_, words)
+            return _show(common_, words, is_line=is_line)
         case "hold" | "uhold":
             return _change(common_, HOLD, rest)
         case "release":
@@ -94,17 +105,40 @@ def _show(common_: Common, words: list[str], *, is_line: bool) -> int:
         terminal.say("".join(f"{name:<24}= {value}\n" for name, value in _settings()))
         return 0
     blocks: Iterable[list[list[tuple[str, str]]]]
-    if kind in ("job", "jobs"):
-        blocks = [_job_block(record) for record in _jobs(common_, names_)]
-    elif kind in ("node", "nodes"):
-        api = common_.connect()
-        table = sinfo.partition_table(common_, api)
-        blocks = [_node_block(node, table) for node in _nodes(api, names_)]
-    elif kind in ("partition", "partitions", "part"):
-        blocks = list(_partition_blocks(common_, names_))
-    else:
-        raise ToolError(f"invalid entity: {kind}", f"what there is: {_TAKES}")
+    match _entity(kind):
+        case "jobs":
+            blocks = [_job_block(record) for record in _jobs(common_, names_)]
+        case "nodes":
+            api = common_.connect()
+            table = partition_table(common_, api)
+            blocks = [_node_block(node, table) for node in _nodes(api, names_)]
+        case _:
+            blocks = [_partition_block(*each) for each in _partitions(common_, names_)]
     terminal.say("".join(_block_text(block, is_line=is_line) for block in blocks))
+    return 0
+
+
+def _entity(kind: str) -> str:
+    """Return what is to be shown: jobs, nodes or partitions; ToolError."""
+    for whole in ("jobs", "nodes", "partitions"):
+        if kind in (whole, whole[:-1], whole[:4]):
+            return whole
+    raise ToolError(f"invalid entity: {kind}", f"what there is: {_TAKES}")
+
+
+def _show_json(common_: Common, words: list[str]) -> int:
+    """Show jobs, nodes or partitions for programs that read JSON."""
+    kind, *names_ = words or [""]
+    match whole := _entity(kind.lower()):
+        case "jobs":
+            found = [squeue_job(record) for record in _jobs(common_, names_)]
+        case "nodes":
+            api = common_.connect()
+            table = partition_table(common_, api)
+            found = [node_info(node, table) for node in _nodes(api, names_)]
+        case _:
+            found = [partition_info(*each) for each in _partitions(common_, names_)]
+    print_json(whole, found)
     return 0
 
 
@@ -325,7 +359,7 @@ def _changes(
 
 
 def _nodes(api: Api, names_: list[str]) -> list[NodeUse]:
-    found, wanted = sinfo.node_list(api), [each for text in names_ for each in _hosts(text)]
+    found, wanted = node_list(api), [each for text in names_ for each in _hosts(text)]
     shown = [node for node in found if not wanted or node.name in wanted]
     if wanted and not shown:
         raise ToolError(f"Node {wanted[0]} not found")
@@ -341,29 +375,32 @@ def _node_block(node: NodeUse, table: Mapping[str, Labels]) -> list[list[tuple[s
         [("Gres", f"gpu:{gpus}" if gpus else "(null)"), ("NodeHostName", node.name)],
         [("RealMemory", str(node.total.get("memory", 0) >> 20)),
          ("AllocMem", str(node.used.get("memory", 0) >> 20))],
-        [("State", sinfo.state_of(node).upper()), ("Weight", "1")],
-        [("Partitions", ",".join(sinfo.partitions_with(node, table)))],
+        [("State", state_of(node).upper()), ("Weight", "1")],
+        [("Partitions", ",".join(partitions_with(node, table)))],
         [("Reason", node.reason or "none")],
     ]  # fmt: skip
 
 
-def _partition_blocks(common_: Common, names_: list[str]) -> Iterator[list[list[tuple[str, str]]]]:
+def _partitions(common_: Common, names_: list[str]) -> list[tuple[str, list[NodeUse]]]:
+    """Return partitions by name, and their nodes; ToolError."""
     api = common_.connect()
-    partitions = sinfo.partitions_of(sinfo.node_list(api), sinfo.partition_table(common_, api))
+    partitions = partitions_of(node_list(api), partition_table(common_, api))
     missing = [each for each in names_ if each not in partitions]
     if missing:
         raise ToolError(f"Partition {missing[0]} not found")
-    for name in names_ or partitions:
-        nodes = partitions[name]
-        cpus = sum(node.total.get("cpu", 0) for node in nodes) // 1_000
-        total = memory(sum(node.total.get("memory", 0) for node in nodes))
-        yield [
-            [("PartitionName", name)],
-            [("AllowGroups", "ALL"), ("AllowAccounts", "ALL"), ("AllowQos", "ALL")],
-            [("Default", "YES" if name == DEFAULT_PARTITION else "NO"), ("QoS", "N/A")],
-            [("DefaultTime", "NONE"), ("Hidden", "NO")],
-            [("MaxNodes", "UNLIMITED"), ("MaxTime", "UNLIMITED"), ("MinNodes", "0")],
-            [("Nodes", fold_names(node.name for node in nodes) or "(null)")],
-            [("State", "UP"), ("TotalCPUs", str(cpus)), ("TotalNodes", str(len(nodes)))],
-            [("TRES", f"cpu={cpus},mem={total},node={len(nodes)}")],
-        ]  # fmt: skip
+    return [(name, partitions[name]) for name in names_ or partitions]
+
+
+def _partition_block(name: str, nodes: list[NodeUse]) -> list[list[tuple[str, str]]]:
+    cpus = sum(node.total.get("cpu", 0) for node in nodes) // 1_000
+    total = memory(sum(node.total.get("memory", 0) for node in nodes))
+    return [
+        [("PartitionName", name)],
+        [("AllowGroups", "ALL"), ("AllowAccounts", "ALL"), ("AllowQos", "ALL")],
+        [("Default", "YES" if name == DEFAULT_PARTITION else "NO"), ("QoS", "N/A")],
+        [("DefaultTime", "NONE"), ("Hidden", "NO")],
+        [("MaxNodes", "UNLIMITED"), ("MaxTime", "UNLIMITED"), ("MinNodes", "0")],
+        [("Nodes", fold_names(node.name for node in nodes) or "(null)")],
+        [("State", "UP"), ("TotalCPUs", str(cpus)), ("TotalNodes", str(len(nodes)))],
+        [("TRES", f"cpu={cpus},mem={total},node={len(nodes)}")],
+    ]  # fmt: skip

@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from fairlead import terminal
-from fairlead.api import names
-from fairlead.api.resources import JOBS, NODES, PODS
-from fairlead.cli.cluster.cluster_settings import slurm_settings
 from fairlead.cli.connection.common import Common
-from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.node_kinds import Labels
 from fairlead.cli.script.slurm_names import DEFAULT_PARTITION
 from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, table
+from fairlead.cli.slurm_tools.job_json import print_json
+from fairlead.cli.slurm_tools.node_groups import (
+    NodeGroup,
+    cpus_of,
+    free_memory_of,
+    gpus_of,
+    gres_used,
+    memory_of,
+    node_list,
+    partition_table,
+    partitions_of,
+    state_of,
+)
+from fairlead.cli.slurm_tools.node_json import sinfo_group
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
-from fairlead.cli.views.nodes import NodeUsability, NodeUse, node_uses
+from fairlead.cli.views.nodes import NodeUsability, NodeUse
 from fairlead.decide.words import fold_names
 
 FORMAT = "%9P %.5a %.10l %.6D %.6t %N"
@@ -33,77 +42,13 @@ OPTIONS = ToolOptions(
         "iterate": "watch sinfo",
         "list-reasons": "fairlead nodes -R",
         "reservation": "fairlead reservations",
-        "json": "kubectl get nodes -o json",
         "yaml": "kubectl get nodes -o yaml",
         "sort": "sort(1)",
     },
 )  # fmt: skip
-_MIB = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class NodeGroup:
-    """Nodes of one partition that a line shows together."""
-
-    partition: str
-    nodes: tuple[NodeUse, ...]
-
-    @property
-    def state(self) -> str:
-        """The state of the first one, as a word."""
-        return state_of(self.nodes[0]) if self.nodes else "n/a"
-
-    def counts(self, amount: Callable[[NodeUse], tuple[int, int]]) -> str:
-        """Return used/idle/other/total of an amount that a node has in part in use."""
-        used = idle = other = 0
-        for node in self.nodes:
-            taken, total = amount(node)
-            if state_of(node) in ("idle", "mixed", "allocated"):
-                used, idle = used + taken, idle + total - taken
-            else:
-                other += total
-        return f"{used}/{idle}/{other}/{used + idle + other}"
-
-
-def state_of(node: NodeUse) -> str:
-    """Return Slurm's word for what a node can be used for."""
-    is_used = any(node.used.values())
-    match node.state:
-        case NodeUsability.NOT_READY:
-            return "down"
-        case NodeUsability.CORDONED:
-            return "draining" if is_used else "drained"
-        case NodeUsability.MAINTENANCE:
-            return "maint"
-        case NodeUsability.UNHEALTHY:
-            return "fail"
-        case NodeUsability.SPARE | NodeUsability.TAINTED:
-            return "reserved"
-        case NodeUsability.READY:
-            pass
-    whole = {"cpu", *(name for name in node.total if name.endswith("/gpu"))}
-    is_full = any(node.used.get(each, 0) >= node.total.get(each, 0) > 0 for each in whole)
-    if is_full:
-        return "allocated"
-    return "mixed" if is_used else "idle"
-
 
 _COMPACT = {"allocated": "alloc", "mixed": "mix", "drained": "drain", "draining": "drng",
             "reserved": "resv"}  # fmt: skip
-
-
-def _gres_used(node: NodeUse) -> str:
-    used = sum(amount for name, amount in node.used.items() if name.endswith("/gpu"))
-    return f"gpu:{used}"
-
-
-def _gpus(node: NodeUse) -> int:
-    return sum(amount for name, amount in node.total.items() if name.endswith("/gpu"))
-
-
-def _cpus(node: NodeUse) -> tuple[int, int]:
-    total = node.total.get("cpu", 0) // 1_000
-    return min(total, -(-node.used.get("cpu", 0) // 1_000)), total
 
 
 def _first(group: NodeGroup, value: Callable[[NodeUse], object]) -> str:
@@ -116,15 +61,9 @@ def _least(group: NodeGroup, value: Callable[[NodeUse], int]) -> str:
     return f"{min(found)}{'+' if len(found) > 1 else ''}"
 
 
-def _memory(node: NodeUse) -> int:
-    return node.total.get("memory", 0) // _MIB
-
-
 def _free_memory(group: NodeGroup) -> str:
     """Return what is free on each node, LEAST-MOST where they differ."""
-    free = {
-        (node.total.get("memory", 0) - node.used.get("memory", 0)) // _MIB for node in group.nodes
-    } or {0}
+    free = {free_memory_of(node) for node in group.nodes} or {0}
     return str(min(free)) if len(free) == 1 else f"{min(free)}-{max(free)}"
 
 
@@ -167,13 +106,13 @@ FIELDS: tuple[NodeField, ...] = (
     NodeField("N", "nodelist", "NODELIST", lambda g: fold_names(n.name for n in g.nodes)),
     NodeField("n", "nodehost", "HOSTNAMES", lambda g: ",".join(n.name for n in g.nodes)),
     NodeField("F", "nodeaiot", "NODES(A/I/O/T)", lambda g: g.counts(_is_busy)),
-    NodeField("C", "cpusstate", "CPUS(A/I/O/T)", lambda g: g.counts(_cpus)),
-    NodeField("c", "cpus", "CPUS", lambda g: _least(g, lambda n: _cpus(n)[1]),
+    NodeField("C", "cpusstate", "CPUS(A/I/O/T)", lambda g: g.counts(cpus_of)),
+    NodeField("c", "cpus", "CPUS", lambda g: _least(g, lambda n: cpus_of(n)[1]),
               Unequal.APART_IF_EXACT),
-    NodeField("m", "memory", "MEMORY", lambda g: _least(g, _memory), Unequal.APART_IF_EXACT),
+    NodeField("m", "memory", "MEMORY", lambda g: _least(g, memory_of), Unequal.APART_IF_EXACT),
     NodeField("G", "gres", "GRES",
-              lambda g: f"gpu:{n}" if (n := int(_first(g, _gpus))) else "(null)", Unequal.APART),
-    NodeField("", "gresused", "GRES_USED", lambda g: _first(g, _gres_used), Unequal.APART),
+              lambda g: f"gpu:{n}" if (n := int(_first(g, gpus_of))) else "(null)", Unequal.APART),
+    NodeField("", "gresused", "GRES_USED", lambda g: _first(g, gres_used), Unequal.APART),
     NodeField("f", "features", "AVAIL_FEATURES", lambda _: "(null)"),
     NodeField("b", "features_act", "ACTIVE_FEATURES", lambda _: "(null)"),
     NodeField("E", "reason", "REASON", lambda g: _first(g, lambda n: n.reason) or "none",
@@ -195,46 +134,14 @@ def run(common_: Common, arguments: list[str]) -> int:
     api = common_.connect()
     found = _partitions(given, node_list(api), partition_table(common_, api))
     groups = list(_lines(given, found, fields))
+    if given.has("json"):
+        print_json("sinfo", map(sinfo_group, groups))
+        return 0
     lines = [] if given.has("noheader") else table(before, cells, [[f.title for f in fields]])
     rows = dict.fromkeys(tuple(field.value(group) for field in fields) for group in groups)
     lines += table(before, cells, rows)
     terminal.say_as_is("".join(f"{line.rstrip() if cells[-1].width else line}\n" for line in lines))
     return 0
-
-
-def node_list(api: Api) -> list[NodeUse]:
-    """Return the nodes and what is used of them, by name."""
-    others = api.list(PODS, label_selector=f"!{names.JOB_NAME}")
-    found = node_uses(api.list(NODES), api.list(JOBS), others, time.time())
-    return sorted(found, key=lambda node: node.name)
-
-
-def partition_table(common_: Common, api: Api) -> Mapping[str, Labels]:
-    """Return the labels of the nodes of each partition that the settings name."""
-    return slurm_settings(common_, api).partitions
-
-
-def partitions_with(node: NodeUse, table: Mapping[str, Labels]) -> list[str]:
-    """Return the partitions that a node is in: that of all nodes, those of the settings, and that
-    of its pool unless the settings say what its name is.
-    """
-    of_settings = [
-        name for name, labels in sorted(table.items())
-        if all(node.labels.get(key) == value for key, value in labels.items())
-    ]  # fmt: skip
-    pools = [] if node.pool in table else [node.pool]
-    return list(dict.fromkeys((DEFAULT_PARTITION, *of_settings, *pools)))
-
-
-def partitions_of(
-    nodes: Iterable[NodeUse], table: Mapping[str, Labels]
-) -> dict[str, list[NodeUse]]:
-    """Return the nodes of each partition, that of all nodes first."""
-    partitions: dict[str, list[NodeUse]] = {DEFAULT_PARTITION: []}
-    for node in nodes:
-        for name in partitions_with(node, table):
-            partitions.setdefault(name, []).append(node)
-    return partitions
 
 
 def _partitions(

@@ -15,6 +15,7 @@ from fairlead.cli.slurm_tools.columns import Cell, parse_percent, parse_wide, ta
 from fairlead.cli.slurm_tools.fields import BY_LETTER, BY_WIDE, Field, partition_of
 from fairlead.cli.slurm_tools.job_json import print_json, squeue_job
 from fairlead.cli.slurm_tools.matching import matches, users_of
+from fairlead.cli.slurm_tools.node_groups import node_list, partition_table, partitions_of
 from fairlead.cli.slurm_tools.options import GivenOptions, ToolError, ToolOptions
 from fairlead.cli.slurm_tools.records import (
     JobId,
@@ -25,7 +26,6 @@ from fairlead.cli.slurm_tools.records import (
     live_records,
     parse_ids,
 )
-from fairlead.cli.slurm_tools.sinfo import node_list, partition_table, partitions_of
 from fairlead.cli.slurm_tools.states import SlurmState, parse_state
 
 #: Slurm's MinJobAge: so long an ended job is shown.
@@ -62,7 +62,7 @@ def run(common_: Common, arguments: list[str]) -> int:
         raise ToolError("slurm_load_jobs error: Invalid job id specified", code=1)
     shown = [record for record in found if _is_asked(record, given, ids, users_of(api, given))]
     if given.has("json"):
-        print_json(map(squeue_job, shown))
+        print_json("jobs", map(squeue_job, shown))
         return 0
     lines = [] if given.has("noheader") else table(before, cells, [_titles(fields, given)])
     lines += table(before, cells, ([field.value(each) for field in fields] for each in shown))

@@ -18,7 +18,7 @@ from fairlead.member import srun_options
 PAGE = Path(__file__).parents[4] / "docs/howto/coming-from-slurm.md"
 ROOM = Path(slurm_tools.__file__).parent
 #: Modules that read options for several commands.
-SHARED = ("columns", "matching", "records")
+SHARED = ("columns", "matching", "records", "job_signals")
 COMMANDS = [path.stem for path in sorted(ROOM.glob("*.py")) if "OPTIONS = " in path.read_text()]
 
 
