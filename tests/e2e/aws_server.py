@@ -56,6 +56,8 @@ class AwsServer:
     asked: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     #: Scheduled events, by the id of the machine.
     events: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    #: What was said of hosts.
+    reports: list[dict[str, Any]] = field(default_factory=list)
     clients: dict[str, Any] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -84,7 +86,7 @@ class AwsServer:
     def clear(self) -> None:
         """Begin without faults and plans."""
         for kept in (self.faults, self.calls, self.capacity, self.events, self.unlisted,
-                     self.codes, self.fleets):  # fmt: skip
+                     self.codes, self.fleets, self.reports):  # fmt: skip
             kept.clear()
         self.is_terse = False
 
@@ -211,6 +213,9 @@ def _extended(server: AwsServer) -> Generator[AwsServer]:
         (InstanceResponse, "describe_instance_status"): planned(
             server, "events", partial(_events, server)
         ),
+        (InstanceResponse, "report_instance_status"): planned(
+            server, "report", partial(_report, server)
+        ),
     }
     with patched(planted):
         _make_group(server)
@@ -247,6 +252,18 @@ def _events(server: AwsServer, response: Any) -> ActionResult:
     at = int(given.get("NextToken") or 0)
     more = {"NextToken": str(at + 1)} if at + 1 < len(found) else {}
     return ActionResult({"InstanceStatuses": found[at : at + 1], **more})
+
+
+def _report(server: AwsServer, response: Any) -> ActionResult:
+    """Take a report of machines that exist."""
+    from moto.core.responses import ActionResult
+    from moto.ec2.models import ec2_backends
+
+    given = response._get_params()
+    for id_ in given["Instances"]:
+        ec2_backends["123456789012"][REGION].get_instance(id_)
+    server.reports.append(given)
+    return ActionResult({})
 
 
 def _make_group(server: AwsServer) -> None:

@@ -36,6 +36,9 @@ _SET_PATH = re.compile(
 _OPERATIONS = (
     f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Compute/locations/{LOCATION}/operations/"
 )
+_IMPACT = re.compile(
+    rf"/subscriptions/{SUBSCRIPTION}/providers/Microsoft\.Impact/workloadImpacts/(?P<name>[-a-z0-9.]+)"
+)
 _VERBS = {
     ("GET", ""): "read", ("PATCH", ""): "launch", ("GET", "/virtualMachines"): "list",
     ("POST", "/delete"): "terminate",
@@ -44,6 +47,7 @@ _VERBS = {
 _BUCKETS = {
     "read": (36.0, 12.0), "launch": (12.0, 4.0), "terminate": (12.0, 4.0),
     "maintain": (12.0, 4.0), "operation": (45.0, 15.0), "list": (1080.0, 360.0),
+    "report": (12.0, 4.0),
 }  # fmt: skip
 
 
@@ -159,6 +163,8 @@ class AzureServer:
     #: Machines that ever existed, by their unique ids; those that Azure chose to delete.
     made: Counter[str] = field(default_factory=Counter)
     chosen: list[str] = field(default_factory=list)
+    #: Reports of hosts, by their names.
+    reports: dict[str, dict[str, Any]] = field(default_factory=dict)
     #: Machines whose maintenance was begun.
     ongoing: set[tuple[str, str]] = field(default_factory=set)
     #: Maintenance ahead, by the scale set and the instance id of the machine: its start and end.
@@ -190,7 +196,8 @@ class AzureServer:
         with self.lock:
             for kept in (self.faults, self.calls, self.capacity, self.operation_errors,
                          self.machine_errors, self.operations, self.made, self.chosen,
-                         self.throttled, self.tokens, self.maintenance, self.ongoing):  # fmt: skip
+                         self.throttled, self.tokens, self.maintenance, self.ongoing,
+                         self.reports):  # fmt: skip
                 kept.clear()
             self.sets = _sets()
             self.lag_seconds, self.page_max, self.keeps_failed = 0.0, 500, True
@@ -228,6 +235,8 @@ class AzureServer:
         body: bytes | None,
     ) -> Answer:  # fmt: skip
         assert query["api-version"], "every call states the version of the API"
+        if impact := _IMPACT.fullmatch(path):
+            return self._report(method, impact["name"], json.loads(body or b"{}"))
         found = _SET_PATH.fullmatch(path)
         is_operation = path.startswith(_OPERATIONS)
         if found is None and not is_operation:
@@ -251,6 +260,18 @@ class AzureServer:
             answer = self._act(verb, self.sets[name], headers, query, plain)
         self._meet(verb, after=True)
         return answer
+
+    def _report(self, method: str, name: str, body: dict[str, Any]) -> Answer:
+        assert method == "PUT"
+        self.calls["report"] += 1
+        self._take("report", "")
+        self._meet("report", after=False)
+        known = {vm.vm_id for each in self.sets.values() for vm in each.vms.values()}
+        if body["properties"]["additionalProperties"]["VmUniqueId"] not in known:
+            raise AzureError(400, "InvalidResource", "no such machine")
+        self.reports[name] = body["properties"]
+        self._meet("report", after=True)
+        return Answer({"name": name}, 201)
 
     def _take(self, verb: str, name: str) -> None:
         """Count a call in its bucket: those of operations and lists are the subscription's."""

@@ -51,6 +51,9 @@ class Cloud(ABC):
     denied: Any
     #: What a launch without capacity says.
     no_capacity: str
+    #: What is said of a host whose GPU fell off the bus; and once it is well.
+    faulty: str
+    well: str = ""
     #: The name of a machine that is gone.
     gone = "i-0000000000000dead"
 
@@ -78,6 +81,10 @@ class Cloud(ABC):
         await self.provider(group=group).instances()
 
     @abstractmethod
+    def said_of(self, id_: str) -> list[str]:
+        """Return the kinds of what was reported of the host of a machine, in the cloud's words."""
+
+    @abstractmethod
     def announce(self, id_: str, start: datetime, end: datetime) -> None:
         """Announce maintenance of a machine."""
 
@@ -86,6 +93,7 @@ class AwsCloud(Cloud):
     name, zone = "AWS", AWS_ZONE
     internal, throttled, denied = "InternalFailure", "Throttling", "AccessDenied"
     no_capacity = "InsufficientInstanceCapacity: we do not have enough"
+    faulty, well = "impaired other", "ok other"
 
     def provider(self, run: Runner = asyncio.to_thread, group: str = AWS_GROUP) -> MachineProvider:
         return AwsProvider(Aws(run), "h100", group, {"region": REGION})
@@ -95,6 +103,10 @@ class AwsCloud(Cloud):
 
     def clear(self) -> None:
         self.server.clear()
+
+    def said_of(self, id_: str) -> list[str]:
+        return [f"{each['Status']} {each['ReasonCodes'][0]}" for each in self.server.reports
+                if each["Instances"] == [_last(id_)]]  # fmt: skip
 
     def announce(self, id_: str, start: datetime, end: datetime) -> None:
         event = {"Code": "system-maintenance", "Description": "", "NotBefore": start,
@@ -133,6 +145,8 @@ class AzureCloud(Cloud):
     internal, throttled = (500, "InternalServerError"), (429, "TooManyRequests")
     denied, gone = (403, "AuthorizationFailed"), "77"
     no_capacity = "ZonalAllocationFailed: Allocation failed"
+    faulty = "Resource.Hpc.Unhealthy.XID79FallenOffBus"
+    well = "Resource.Hpc.Healthy"
     options = {"subscription": SUBSCRIPTION, "resourceGroup": RESOURCE_GROUP}
 
     def __init__(self, server: AzureServer, connect: Callable[[str], Any]) -> None:
@@ -150,6 +164,10 @@ class AzureCloud(Cloud):
 
     def plan(self, operation: str, code: Any, *, after: bool = False) -> None:
         self.server.faults.append(AzureFault(operation, code, after))
+
+    def said_of(self, id_: str) -> list[str]:
+        return [each["impactCategory"] for each in self.server.reports.values()
+                if f"azure://{each['impactedResourceId']}" == id_]  # fmt: skip
 
     def announce(self, id_: str, start: datetime, end: datetime) -> None:
         form = "%Y-%m-%dT%H:%M:%S.0000000+00:00"
@@ -169,7 +187,7 @@ class GcpCloud(Cloud):
     name, zone = "GCP", ZONE
     internal, throttled = (503, "backendError"), (403, "rateLimitExceeded")
     denied = (403, "forbidden")
-    no_capacity = "POOL_EXHAUSTED"
+    no_capacity, faulty = "POOL_EXHAUSTED", "UNRECOVERABLE_GPU_ERROR"
 
     def __init__(
         self, server: GcpServer, connect: Callable[[GcpServices], Any], *, resizes: bool = False
@@ -192,6 +210,10 @@ class GcpCloud(Cloud):
 
     def plan(self, operation: str, code: Any, *, after: bool = False) -> None:
         self.server.faults.append(GcpFault(operation, code, after))
+
+    def said_of(self, id_: str) -> list[str]:
+        return [body["faultReasons"][0]["behavior"] for name, body in self.server.reports.values()
+                if name == _last(id_)]  # fmt: skip
 
     def announce(self, id_: str, start: datetime, end: datetime) -> None:
         self.server.upcoming[_last(id_)] = (start.isoformat(), end.isoformat())

@@ -12,6 +12,7 @@ import json
 import re
 import threading
 import time
+import uuid
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -30,6 +31,7 @@ _PATH = re.compile(
     r"(?P<kind>operations|instanceGroupManagers)/(?P<name>[^/]+)/?(?P<rest>.*)"
 )
 _INSTANCES = re.compile(r"/compute/v1/projects/[^/]+/zones/(?P<zone>[^/]+)/instances")
+_FAULTY = re.compile(_INSTANCES.pattern + r"/(?P<name>[^/]+)/reportHostAsFaulty")
 _BEGUN = re.compile(_INSTANCES.pattern + r"/(?P<name>[^/]+)/performMaintenance")
 _VERBS = {
     "": "group", "listManagedInstances": "list", "createInstances": "launch",
@@ -128,6 +130,8 @@ class GcpServer:
     #: Error codes of the next operations, and of the next attempts to make a machine.
     operation_errors: list[str] = field(default_factory=list)
     attempt_errors: list[str] = field(default_factory=list)
+    #: Reports of hosts, by the id of the request: the machine and the body.
+    reports: dict[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
     #: Machines whose maintenance was begun.
     ongoing: set[str] = field(default_factory=set)
     #: Maintenance ahead of machines: its start and end.
@@ -163,7 +167,8 @@ class GcpServer:
         with self.lock:
             for kept in (self.faults, self.calls, self.capacity, self.operation_errors, self.vms,
                          self.attempt_errors, self.ghosts, self.requests, self.operations,
-                         self.request_ids, self.made, self.upcoming, self.ongoing):  # fmt: skip
+                         self.request_ids, self.made, self.upcoming, self.ongoing,
+                         self.reports):  # fmt: skip
                 kept.clear()
             self.lag_seconds, self.page_max, self.label = 0.0, 500, GROUP
 
@@ -187,6 +192,8 @@ class GcpServer:
     ) -> dict[str, Any]:
         if begun := _BEGUN.fullmatch(path):
             return self._begin_maintenance(method, begun["zone"], begun["name"])
+        if faulty := _FAULTY.fullmatch(path):
+            return self._report(faulty["zone"], faulty["name"], query, body)
         if instances := _INSTANCES.fullmatch(path):
             self.calls["events"] += 1
             self._meet("events", after=False)
@@ -288,6 +295,19 @@ class GcpServer:
         ahead = {"windowStartTime": start, "windowEndTime": end, "maintenanceStatus": status,
                  "canReschedule": True}  # fmt: skip
         return {"name": name, "resourceStatus": {"upcomingMaintenance": ahead} if start else {}}
+
+    def _report(
+        self, zone: str, name: str, query: dict[str, str], body: dict[str, Any]
+    ) -> dict[str, Any]:
+        self.calls["report"] += 1
+        self._meet("report", after=False)
+        vm = self.vms.get(name)
+        if vm is None or vm.zone != zone:
+            raise GcpError(404, "notFound", f"no machine {name}")
+        assert uuid.UUID(query["requestId"])
+        self.reports[query["requestId"]] = (name, body)
+        self._meet("report", after=True)
+        return {"name": f"report-{name}", "status": "RUNNING"}
 
     def _begin_maintenance(self, method: str, zone: str, name: str) -> dict[str, Any]:
         assert method == "POST"

@@ -77,7 +77,7 @@ def on_loopback(server: RestServer) -> Generator[str]:
             self.end_headers()
             self.wfile.write(data)
 
-        do_GET = do_POST = do_PATCH = _answer  # noqa: N815
+        do_GET = do_POST = do_PATCH = do_PUT = _answer  # noqa: N815
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 # its name there
             """Say nothing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -24,8 +25,9 @@ from fairlead.cloud.provider import (
     MachineProvider,
     OutOfCapacity,
     RefusedByProvider,
+    ReportsHosts,
 )
-from fairlead.model.health.machines import InstanceState
+from fairlead.model.health.machines import HostReport, InstanceState
 
 pytestmark = [
     pytest.mark.e2e,
@@ -138,6 +140,34 @@ async def test_maintenance_begins_early_where_the_cloud_can_be_asked(
         assert await may_begin() == {ids[0]: False, ids[1]: False}
         with pytest.raises(CloudError):
             await provider.begin_maintenance(ids[1])
+    await ended(cloud, ids)
+
+
+async def test_a_faulty_host_is_reported_to_its_cloud_and_its_end_where_the_cloud_takes_it(
+    cloud: Cloud,
+) -> None:
+    provider = cloud.provider()
+    ids = await launched(provider, ask("faulty", cloud, 2))
+    assert isinstance(provider, ReportsHosts)
+    report = HostReport("ticket-1-opened", ids[0], "the GPU fell off the bus", 1_800_000_000.0,
+                        ("gpu-xid 79", "gpu-lost"))  # fmt: skip
+    cloud.plan("report", cloud.internal)
+    with pytest.raises(CloudError):
+        await provider.report_host(report)
+    cloud.plan("report", cloud.denied)
+    with pytest.raises(RefusedByProvider):
+        await provider.report_host(report)
+    assert cloud.said_of(ids[0]) == []
+    assert await provider.report_host(report)
+    assert cloud.said_of(ids[0]) == [cloud.faulty]
+    assert cloud.said_of(ids[1]) == []
+    over = replace(report, token="ticket-1-resolved", is_over=True)
+    assert await provider.report_host(over) is bool(cloud.well)
+    assert cloud.said_of(ids[0]) == [cloud.faulty, *filter(None, [cloud.well])]
+    assert not await provider.report_host(replace(report, machine="other://machine"))
+    gone = replace(report, machine=f"{ids[0].rpartition('/')[0]}/{cloud.gone}")
+    with pytest.raises(RefusedByProvider):
+        await provider.report_host(gone)
     await ended(cloud, ids)
 
 

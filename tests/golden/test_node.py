@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 from tests.golden.cli_golden import check
 from tests.golden.cli_world import NOW
@@ -18,6 +20,7 @@ from fairlead.api.cluster.node_report import (
     SourceState,
 )
 from fairlead.api.jobs.attempt import Attempt, Progress, Straggler
+from fairlead.api.jobs.notify import NoticeState
 from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
@@ -34,6 +37,7 @@ from fairlead.cli.views.node import (
     try_rows,
 )
 from fairlead.model.health.node_record import NodeRecord, NodeRequest, NodeState, Try, record_text
+from fairlead.model.health.ticket import TicketEvent, TicketRecord, tickets_text
 from fairlead.testing.builders import make_job, make_node, make_pod
 
 UNTIL = format_time(NOW - 30)
@@ -65,6 +69,28 @@ def report(node: Node) -> NodeReport:
 
 def shown(node: Node, found: NodeReport | None, preview: Preview) -> str:
     return "\n".join([*node_lines(node, found, preview, NOW), ""])
+
+
+def test_a_node_whose_repair_was_asked_for_says_whom_when_and_what_came_of_it() -> None:
+    at, session = format_time(NOW - 95), format_time(NOW - 120)
+
+    def ticket(to: str, state: NoticeState, **fields: Any) -> TicketRecord:
+        return TicketRecord(to, session, TicketEvent.OPENED, at, state=state, **fields)
+
+    node = sick(NodeState.ASKING)
+    tickets = (
+        ticket("desk.example", NoticeState.DELIVERED, tries=1, reason="Delivered", code=202),
+        ticket("Provider", NoticeState.REFUSED, tries=1, reason="Rejected"),
+        ticket("Secret", NoticeState.SENDING, tries=2, reason="Busy", code=503),
+        ticket("old.example", NoticeState.GIVEN_UP, tries=8, reason="Timeout"),
+        replace(
+            ticket("well.example", NoticeState.DELIVERED, tries=1, reason="Delivered", code=200),
+            event=TicketEvent.RESOLVED,
+        ),
+    )
+    notes = {**node.metadata.annotations, names.TICKETS: tickets_text(tickets)}
+    node = replace(node, metadata=replace(node.metadata, annotations=notes))
+    check("node/tickets.txt", shown(node, report(node), Preview((), ())))
 
 
 def test_a_node_that_is_drained_says_why_until_when_and_who_is_there() -> None:

@@ -20,7 +20,7 @@ from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
 from fairlead.app.policies import Policies
 from fairlead.app.use_service import looks_of
-from fairlead.controllers.notices import NoticeSender
+from fairlead.controllers.message_tries import NoticeSender
 from fairlead.decide.idle import MemberLook
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.device_allocator import DeviceAllocator

@@ -15,7 +15,7 @@ from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.status import NotFound
 from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.notices import HOLD_SECONDS_MAX, held_until
-from fairlead.decide.notices import Delivery, NoticesPolicy, TryOutcome, TryReason
+from fairlead.decide.notices import Delivery, NoticesPolicy, Post, TryOutcome, TryReason
 from fairlead.sim.loop import run
 from fairlead.sim.setup.workload import Arrival, WorkloadOptions, generate
 from fairlead.sim.setup.world_options import WorldOptions
@@ -38,6 +38,9 @@ class Receivers:
             return TryOutcome(TryReason.BUSY, 503)
         self.taken.append(said)
         return TryOutcome(TryReason.DELIVERED, 200)
+
+    async def post_ticket(self, post: Post) -> TryOutcome:
+        raise AssertionError("jobs have no tickets")
 
 
 async def _is_gone(world: EmbeddedWorld, name: str) -> bool:

@@ -27,6 +27,7 @@ from fairlead.api.cluster.cluster_report import FindingSeverity
 from fairlead.api.cluster.node_pool import ProviderType
 from fairlead.api.cluster.node_report import EXPORTED_METRICS_MAX
 from fairlead.api.jobs.job import Job, JobState
+from fairlead.api.jobs.notify import NoticeState
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.decide.exports import ExportScope, ExportState
 from fairlead.decide.health.policy import HealthPolicy
@@ -171,6 +172,7 @@ def bounds() -> Mapping[str, Bound]:
         "fairlead_health_nodes_held": Bound(len(RemovalRule)),
         "fairlead_health_nodes_untested": Bound(2),
         "fairlead_health_bad_links": Bound(1),
+        "fairlead_health_tickets": Bound(len(NoticeState)),
         "fairlead_node_leases": Bound(3),
         "fairlead_silent_nodes": Bound(len(Presence)),
         "fairlead_silence_rail_holds": Bound(len(SilenceHold)),

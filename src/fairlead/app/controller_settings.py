@@ -268,6 +268,7 @@ class ControllerSettings(Section, frozen=True):
             images=ImagesPolicy(**fields(self.images)),
             egress=self.traffic.policy(),
             notices=self.notices.policy(),
+            tickets=self.notices.tickets(),
             use=self.use.policy(),
             idle=self.idle.policy(),
             terms=self.terms(),

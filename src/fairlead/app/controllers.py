@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from fairlead.api.cluster.team import Team
-from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.names import NODE_LEASES_NAMESPACE
 from fairlead.api.resources import FLEETS, IMAGE_SETS, LEASES
 from fairlead.app.answers import KnownState, PlannerAnswers
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
+from fairlead.app.notice_senders import notices_asked_for
 from fairlead.app.policies import Policies
 from fairlead.app.use_service import use_parts
 from fairlead.cloud.registry import ProviderFactory
@@ -30,7 +30,7 @@ from fairlead.cloud.registry import providers as own_providers
 from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.arrays import ArraysController
 from fairlead.controllers.balloons import BalloonController
-from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
+from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.device_matcher import DeviceMatcher
 from fairlead.controllers.doctor import DoctorController
@@ -42,11 +42,13 @@ from fairlead.controllers.images import ImagesController
 from fairlead.controllers.job_index import JobsMirrors
 from fairlead.controllers.job_traffic import TrafficKeeper
 from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.message_tries import NoticeSender
 from fairlead.controllers.node_exports import NodeExports
-from fairlead.controllers.notices import NoticesController, NoticeSender
+from fairlead.controllers.notices import NoticesController
 from fairlead.controllers.scheduler import SchedulerController
 from fairlead.controllers.stored_templates import StoredTemplates
 from fairlead.controllers.teams import TeamsController
+from fairlead.controllers.tickets import TicketRecipients, TicketsController
 from fairlead.controllers.unreachable_nodes import Connect, UnreachableNodesController
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import ObjectKey
@@ -61,7 +63,7 @@ from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.history import History
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
-from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
+from fairlead.runtime.mirror import Mirror, MirrorOptions
 from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.reader import MirrorReader
 from fairlead.runtime.set_aside import SetAside
@@ -123,7 +125,7 @@ class Controllers:
         )  # fmt: skip
         #: The cluster as the mirrors show it, taken in once for all controllers.
         self.world = ClusterWorld(
-            self._cluster_mirrors(), clock=self._clock, levels=policies.levels,
+            self.mirrors.cluster(), clock=self._clock, levels=policies.levels,
             balloon_namespace=policies.own_namespace,
             set_aside=self._new_set_aside("cluster"), matches_beside=True,
         )  # fmt: skip
@@ -155,8 +157,8 @@ class Controllers:
             SupervisedService("use", self._run_use),
         ]
         if self._notices is not None and self._policies.notices.terms.is_enabled:
-            sending = partial(self._run_notices, self._notices)
-            services.append(SupervisedService("notices", sending))
+            notices = partial(self._run_notices, self._notices)
+            services.append(SupervisedService("notices", notices))
         if self._audit_targets:
             export = AuditExport(self._history, self._audit, self._audit_targets,
                                  rng=self._context.streams("audit"), log=self._log,
@@ -167,6 +169,9 @@ class Controllers:
         if self._policies.health.enabled:
             services.append(SupervisedService("health", self._run_health))
             services.append(SupervisedService("egress", self._run_egress))
+            if self._notices is not None and self._policies.tickets.targets:
+                tickets = partial(self._run_tickets, self._notices)
+                services.append(SupervisedService("tickets", tickets))
         if self._policies.jobs.binding is not None:  # another scheduler binds what is pinned
             ready = partial(self._is_ready, "adoption")
             services.append(SupervisedService("adoption", self._run_adoption, is_ready=ready))
@@ -186,15 +191,6 @@ class Controllers:
         set_aside = SetAside(name, events=self._events, log=self._log)
         self._metrics.watch_set_aside(set_aside)
         return set_aside
-
-    def _cluster_mirrors(self) -> ClusterMirrors:
-        shared = self.mirrors
-        return ClusterMirrors(
-            shared.jobs, shared.pods, shared.nodes, shared.priority_classes, shared.teams,
-            shared.pools, shared.quotas, shared.arrays, shared.claims, shared.volumes,
-            shared.storage_classes, shared.csi_nodes, shared.attachments, shared.devices,
-            shared.node_reports,
-        )  # fmt: skip
 
     async def _run_scheduler(self) -> None:
         reader = self._begin("scheduler")
@@ -262,17 +258,7 @@ class Controllers:
     async def _run_notices(self, sender: NoticeSender) -> None:
         """Run the controller, from the first job on that asks for notices."""
         reader, policy = self._begin("notices"), self._policies.notices
-        asks = asyncio.Event()
-
-        def look(change: Change[Job]) -> None:
-            if change.new is not None and change.new.spec.notify:
-                asks.set()
-
-        remove = self.mirrors.jobs.on_change(look)
-        try:
-            await asks.wait()
-        finally:
-            remove()
+        await notices_asked_for(self.mirrors.jobs)
         controller = NoticesController(
             self._client, self.world, sender, events=self._events, clock=self._clock,
             policy=policy, counted=self._metrics.notified, reader=reader,
@@ -280,11 +266,27 @@ class Controllers:
         options = replace(_SHARED_MIRRORS, beside_max=policy.sending_max)
         await self._run(controller, reader, options=options)
 
+    async def _run_tickets(self, sender: NoticeSender) -> None:
+        reader, shared, policy = self._begin("tickets"), self.mirrors, self._policies.tickets
+        assert shared.node_reports is not None
+        assert shared.fleets is not None
+        controller = TicketsController(
+            self._client, self.world, TicketRecipients(sender, self._providers),
+            reports=shared.node_reports, fleets=shared.fleets, history=self._history, policy=policy,
+            events=self._events, clock=self._clock, counted=self._metrics.notified,
+            reader=reader, log=self._log,
+        )  # fmt: skip
+        options = replace(_SHARED_MIRRORS, beside_max=policy.sending.sending_max)
+        self._metrics.tickets.watch(controller.states)
+        try:
+            await self._run(controller, reader, also=[controller.observe], options=options)
+        finally:
+            self._metrics.tickets.watch(None)
+
     async def _run_arrays(self) -> None:
         reader = self._begin("arrays")
-        jobs = self._policies.jobs
-        keep_seconds = jobs.keep_finished_seconds if self._history.is_durable else None
-        policy = replace(self._policies.arrays, keep_finished_seconds=keep_seconds)
+        keep = self._policies.jobs.keep_finished_seconds if self._history.is_durable else None
+        policy = replace(self._policies.arrays, keep_finished_seconds=keep)
         controller = ArraysController(
             self._client, self.world, events=self._events, policy=policy,
             clock=self._clock, numbers=self._numbers, templates=self._templates, reader=reader,

@@ -40,7 +40,7 @@ from fairlead.app.server_tls import server_tls
 from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.app.use_service import looks_of
 from fairlead.cloud.registry import Clouds, provider_of
-from fairlead.controllers.notices import NoticeSender
+from fairlead.controllers.message_tries import NoticeSender
 from fairlead.decide.health.unreachable_nodes import Contact
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.use_samples import UsePolicy

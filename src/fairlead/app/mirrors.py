@@ -46,7 +46,7 @@ from fairlead.api.resources import (
     Resource,
 )
 from fairlead.app.context import ProcessContext
-from fairlead.controllers.cluster_world import DeviceMirrors
+from fairlead.controllers.cluster_world import ClusterMirrors, DeviceMirrors
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import EventSink
 from fairlead.runtime.mirror import HasMetadata, Mirror, MirrorOptions
@@ -119,6 +119,14 @@ class SharedMirrors:
             self.node_reports, self.fleets = make(NODE_REPORTS), make(FLEETS)
             self.node_tests = make(NODE_TESTS)
             self._own += [self.node_reports, self.fleets, self.node_tests]
+
+    def cluster(self) -> ClusterMirrors:
+        """Return those that the cluster is taken in from."""
+        return ClusterMirrors(
+            self.jobs, self.pods, self.nodes, self.priority_classes, self.teams, self.pools,
+            self.quotas, self.arrays, self.claims, self.volumes, self.storage_classes,
+            self.csi_nodes, self.attachments, self.devices, self.node_reports,
+        )  # fmt: skip
 
     def services(self) -> list[SupervisedService]:
         """Return what runs the mirrors; put it before the readers, to be stopped after them."""

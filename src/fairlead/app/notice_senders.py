@@ -5,25 +5,42 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from fairlead.api.jobs.job import Job
 from fairlead.app.audit_settings import AuditSettings
 from fairlead.app.notices_settings import NoticesSettings
 from fairlead.decide.notices import parse_networks
 from fairlead.notices import CommandNotices, HttpNotices, MailNotices, Senders, audit_target
 from fairlead.runtime.audit_export import AuditTarget
 from fairlead.runtime.clock import Clock
+from fairlead.runtime.mirror import Change, Mirror
 
 
 def notice_senders(settings: NoticesSettings, clock: Clock, *, runs_commands: bool) -> Senders:
     """Return the sender of a cluster; `runs_commands` where it has one owner."""
-    server = settings.mail_server()
+    server, credentials = settings.mail_server(), Path(settings.credentials_directory)
     urls = HttpNotices(
         parse_networks(settings.allowed_networks), clock=clock,
-        authority=Path(settings.credentials_directory) / "ca.crt",
+        authority=credentials / "ca.crt",
     )  # fmt: skip
     return Senders(
         urls, mail=None if server is None else MailNotices(server, clock=clock),
-        commands=CommandNotices() if runs_commands else None,
+        commands=CommandNotices() if runs_commands else None, tickets=credentials,
     )  # fmt: skip
+
+
+async def notices_asked_for(jobs: Mirror[Job]) -> None:
+    """Wait for the first job that asks for notices."""
+    asks = asyncio.Event()
+
+    def look(change: Change[Job]) -> None:
+        if change.new is not None and change.new.spec.notify:
+            asks.set()
+
+    remove = jobs.on_change(look)
+    try:
+        await asks.wait()
+    finally:
+        remove()
 
 
 def audit_targets(audit: AuditSettings, notices: NoticesSettings) -> list[AuditTarget]:

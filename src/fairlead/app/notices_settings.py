@@ -9,10 +9,21 @@ from msgspec import Meta
 
 from fairlead.api.jobs.job_defaults import NoticeTerms
 from fairlead.api.jobs.notify import MAIL_ADDRESS
+from fairlead.api.validation.notify_rules import parse_url
 from fairlead.api.values.sections import Section, about, within
-from fairlead.decide.notices import MailServer, NoticesPolicy, SmtpTls, parse_networks
+from fairlead.decide.notices import (
+    PROVIDER,
+    SECRET_URL,
+    MailServer,
+    NoticesPolicy,
+    SmtpTls,
+    TicketsPolicy,
+    TicketTarget,
+    parse_networks,
+)
 
 LISTED_MAX = 64
+TICKETS_TO_MAX = 4
 _POLICY = NoticesPolicy()
 
 
@@ -49,11 +60,21 @@ class NoticesSettings(Section, frozen=True):
         Meta(max_length=LISTED_MAX, description="Domains to whose addresses mail is sent, such as "
              "example.com; without subdomains."),
     ] = ()  # fmt: skip
+    tickets_to: Annotated[
+        tuple[Annotated[str, Meta(min_length=1, max_length=512)], ...],
+        Meta(max_length=TICKETS_TO_MAX, description="Whom tickets of nodes that need a person go "
+             "to: https://HOST/PATH; Secret, the URL in the file tickets-url of "
+             "credentialsDirectory; Provider, the cloud that the machine is of. Needs "
+             "health.enabled."),
+    ] = ()  # fmt: skip
+    tickets_dry_run: Annotated[
+        bool, about("Record the tickets that would be sent, and send none.")
+    ] = False
     credentials_directory: Annotated[
         str,
         Meta(min_length=1, max_length=512, description="Has the files login (user:password of the "
-             "mail server) and ca.crt (trusted beside the system's authorities); files that are "
-             "not there are not used."),
+             "mail server), ca.crt (trusted beside the system's authorities), tickets-url and "
+             "tickets-key (signs tickets); files that are not there are not used."),
     ] = "/etc/fairlead-notices"  # fmt: skip
 
     def terms(self) -> NoticeTerms:
@@ -68,6 +89,12 @@ class NoticesSettings(Section, frozen=True):
             per_minute=self.per_minute,
         )  # fmt: skip
 
+    def tickets(self) -> TicketsPolicy:
+        """Return the tickets controller's policy."""
+        return TicketsPolicy(
+            tuple(ticket_target(each) for each in self.tickets_to), is_dry_run=self.tickets_dry_run
+        )
+
     def mail_server(self) -> MailServer | None:
         """Return the mail server; None where there is none."""
         if not self.smtp_host:
@@ -81,6 +108,18 @@ class NoticesSettings(Section, frozen=True):
         )
 
 
+def ticket_target(text: str) -> TicketTarget:
+    """Return a target of tickets. It is named by the host of its URL, as a URL may be a credential;
+    ValueError for what is none.
+    """
+    if text in (PROVIDER, SECRET_URL):
+        return TicketTarget(text)
+    parts = parse_url(text)
+    if isinstance(parts, str):
+        raise ValueError(parts)  # noqa: TRY004 - of the text
+    return TicketTarget(parts.hostname or "", text)
+
+
 def conflicts_of_notices(settings: NoticesSettings) -> Iterator[tuple[str, str]]:
     """Yield (path, message) of fields that cannot be, or do not go together."""
     for i, text in enumerate(settings.allowed_networks):
@@ -88,6 +127,17 @@ def conflicts_of_notices(settings: NoticesSettings) -> Iterator[tuple[str, str]]
             parse_networks((text,))
         except ValueError as error:
             yield f"notices.allowedNetworks[{i}]", f"'{text}' is not a network: {error}"
+    named = set[str]()
+    for i, text in enumerate(settings.tickets_to):
+        path = f"notices.ticketsTo[{i}]"
+        try:
+            name = ticket_target(text).name
+        except ValueError as error:
+            yield path, f"it is no URL, nor {PROVIDER} or {SECRET_URL}: {error}"
+            continue
+        if name in named:
+            yield path, f"'{name}' is there already; tickets are told apart by the host"
+        named.add(name)
     for i, domain in enumerate(settings.mail_domains):
         if not MAIL_ADDRESS.fullmatch(f"x@{domain}"):
             yield f"notices.mailDomains[{i}]", f"'{domain}' is not a domain such as example.com"

@@ -16,7 +16,7 @@ from fairlead.decide.idle import IdlePolicy
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.network import EgressPolicy
-from fairlead.decide.notices import NoticesPolicy
+from fairlead.decide.notices import NoticesPolicy, TicketsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
@@ -42,6 +42,7 @@ class Policies:
     arrays: ArraysPolicy = field(default_factory=ArraysPolicy)
     egress: EgressPolicy = field(default_factory=EgressPolicy)
     notices: NoticesPolicy = field(default_factory=NoticesPolicy)
+    tickets: TicketsPolicy = field(default_factory=TicketsPolicy)
     use: UsePolicy = field(default_factory=UsePolicy)
     idle: IdlePolicy = field(default_factory=IdlePolicy)
     numbers: NumbersOptions = field(default_factory=NumbersOptions)

@@ -25,7 +25,7 @@ from fairlead.cloud.registry import ProviderFactory
 from fairlead.controllers.decision_log import DecisionLog
 from fairlead.controllers.idle import Measured
 from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
-from fairlead.controllers.notices import NoticeSender
+from fairlead.controllers.message_tries import NoticeSender
 from fairlead.controllers.unreachable_nodes import Connect
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.kube.machine_contact import contact_machine

@@ -14,7 +14,7 @@ from typing import Any
 from fairlead.api import names
 from fairlead.cloud.aws_api import SCHEME, Aws, AwsService, end_machines, error_of
 from fairlead.cloud.provider import CloudError, LaunchRequest, RefusedByProvider
-from fairlead.model.health.machines import Instance, InstanceState, Inventory
+from fairlead.model.health.machines import HostReport, Instance, InstanceState, Inventory
 
 _STATES = {
     "Pending": InstanceState.STARTING,
@@ -71,6 +71,10 @@ class AwsProvider:
     async def terminate(self, ids: tuple[str, ...]) -> None:
         """End machines and lower the desired capacity by as many."""
         await end_machines(ids, self._terminate, self._listed)
+
+    async def report_host(self, report: HostReport) -> bool:
+        """Report the state of a machine to EC2."""
+        return await self._aws.report_host(self._region, report)
 
     async def _listed(self) -> set[str]:
         return {each.id for each in (await self.instances()).instances}

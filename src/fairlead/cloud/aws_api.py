@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import Enum
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 from fairlead.cloud.calls import Announced, Runner, Throttle, Throttled, retry_after_seconds
 from fairlead.cloud.errors import Stated, Words
 from fairlead.cloud.provider import CloudError, RefusedByProvider
+from fairlead.model.health.machines import DESCRIPTION_MAX, HostReport
 from fairlead.model.health.windows import window_text
 
 #: Starts the id of a machine, as its node states it: aws:///ZONE/INSTANCE.
@@ -65,6 +67,8 @@ _EVENT_CODES = (
     "instance-stop",
 )
 _EVENT_OVER = ("[Completed]", "[Canceled]")
+#: Checks of the network, of which EC2 has a reason of its own.
+_NETWORK_CHECKS = ("infiniband", "network")
 #: Of an event without an end, such as a retirement.
 _EVENT_SECONDS = 86_400.0
 
@@ -101,6 +105,24 @@ class Aws:
     async def events(self, region: str) -> tuple[Mapping[str, str], str]:
         """Return the maintenance that EC2 has announced, by id, and why it is not known, if so."""
         return await (await self._region(region)).events.get()
+
+    async def report_host(self, region: str, report: HostReport) -> bool:
+        """Report the state of a machine (ReportInstanceStatus), which changes nothing at once.
+
+        False for the id of no machine of AWS.
+        """
+        if not report.machine.startswith(SCHEME):
+            return False
+        is_network = any(each.startswith(_NETWORK_CHECKS) for each in report.checks)
+        await self.call(
+            region, AwsService.EC2, "report_instance_status",
+            Instances=[report.machine.rpartition("/")[2]],
+            Status="ok" if report.is_over else "impaired",
+            ReasonCodes=["performance-network" if is_network else "other"],
+            StartTime=datetime.fromtimestamp(report.since, UTC),
+            Description=report.description[:DESCRIPTION_MAX],
+        )  # fmt: skip
+        return True
 
     async def _read_events(self, name: str) -> Mapping[str, str]:
         out, token = dict[str, str](), ""

@@ -28,7 +28,7 @@ from fairlead.cloud.provider import (
     OutOfCapacity,
     RefusedByProvider,
 )
-from fairlead.model.health.machines import Instance, InstanceState, Inventory
+from fairlead.model.health.machines import HostReport, Instance, InstanceState, Inventory
 
 #: A machine is listed so long after its launch at the latest.
 SETTLE_SECONDS = 120.0
@@ -84,6 +84,10 @@ class Ec2FleetProvider:
     async def terminate(self, ids: tuple[str, ...]) -> None:
         """End machines."""
         await end_machines(ids, self._terminate, self._listed)
+
+    async def report_host(self, report: HostReport) -> bool:
+        """Report the state of a machine to EC2."""
+        return await self._aws.report_host(self._options.region, report)
 
     async def _launched(self, request: LaunchRequest, settled_at: float) -> tuple[str, ...]:
         found, _ = await self._described(request.token)

@@ -18,10 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fairlead.cloud.azure_api import Azure, Place
+from fairlead.cloud.azure_health import report_host
 from fairlead.cloud.azure_launch import Launches
 from fairlead.cloud.azure_scale_set import ScaleSet, ScaleSetMachine
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
-from fairlead.model.health.machines import Instance, Inventory
+from fairlead.model.health.machines import HostReport, Instance, Inventory
 
 _ID = (
     "azure:///subscriptions/{}/resourceGroups/{}/providers/Microsoft.Compute/"
@@ -122,6 +123,18 @@ class AzureProvider:
         """Begin the planned maintenance of a machine (performMaintenance)."""
         if place := self._place(id_):
             await self._group(place[0]).scale_set.begin_maintenance(place[1])
+
+    async def report_host(self, report: HostReport) -> bool:
+        """Report the host of a machine (Guest Health Reporting); RefusedByProvider: it is gone."""
+        place = self._place(report.machine)
+        if place is None:
+            return False
+        scale_set = self._group(place[0]).scale_set
+        machines, _ = await scale_set.machines()
+        if place[1] not in machines:
+            raise RefusedByProvider(f"Azure: there is no machine {report.machine}")
+        await report_host(self._azure, scale_set.place, report, machines[place[1]].vm_id)
+        return True
 
     def _place(self, id_: str) -> tuple[str, str] | None:
         """Return the scale set and the instance id of a machine; None for one of another pool."""

@@ -6,6 +6,7 @@ A pool is one zonal group of the same name in each zone that it names as a domai
                once a minute the instances of the group, for maintenance ahead
     launch     createInstances or a resize request (`gcp_launch.py`), one step for each call
     maintain   performMaintenance, for a machine that nothing uses
+    report     reportHostAsFaulty, for a machine that is out of service for a fault
     terminate  deleteInstances by name, which lowers the target size; never a resize, which would
                let the cloud choose
 
@@ -21,7 +22,7 @@ from fairlead.cloud.gcp_api import Gcp
 from fairlead.cloud.gcp_group import InstanceGroup
 from fairlead.cloud.gcp_launch import GcpLaunch, machine_names
 from fairlead.cloud.provider import CloudError, LaunchPending, LaunchRequest, RefusedByProvider
-from fairlead.model.health.machines import Instance, Inventory
+from fairlead.model.health.machines import HostReport, Instance, Inventory
 
 SCHEME = "gce://"
 #: Launches of one pool that are under way at once, as in the pool's status.
@@ -125,6 +126,14 @@ class GcpProvider:
         """Begin the announced maintenance of a machine (performMaintenance)."""
         if place := self._place(id_):
             await self._group(place[0]).begin_maintenance(place[1])
+
+    async def report_host(self, report: HostReport) -> bool:
+        """Report the host of a machine as faulty (reportHostAsFaulty); Google then moves it."""
+        place = self._place(report.machine)
+        if place is None or report.is_over:
+            return False
+        await self._group(place[0]).report_host(place[1], report)
+        return True
 
     def _place(self, id_: str) -> tuple[str, str] | None:
         """Return the zone and the name of a machine; None for one of another project."""

@@ -7,13 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from uuid import NAMESPACE_URL, uuid5
 
 from fairlead.api import names
 from fairlead.cloud.calls import Announced
 from fairlead.cloud.errors import NotThere, Stated
 from fairlead.cloud.gcp_api import WORDS, Gcp, GcpServices, stated_errors
 from fairlead.cloud.provider import CloudError
-from fairlead.model.health.machines import InstanceState
+from fairlead.model.health.machines import DESCRIPTION_MAX, HostReport, InstanceState
 from fairlead.model.health.windows import window_text
 
 #: Machines of one deleteInstances, and of one page of a list.
@@ -106,6 +107,20 @@ class InstanceGroup:
     async def begin_maintenance(self, machine: str) -> None:
         """Begin the maintenance ahead of a machine; CloudError."""
         await self.call(GcpServices.INSTANCES, "perform_maintenance_unary", instance=machine)
+
+    async def report_host(self, machine: str, report: HostReport) -> None:
+        """Report the host of a machine as faulty, once however often it is sent; CloudError."""
+        is_gpu = any(each.startswith("gpu-") for each in report.checks)
+        fault = {
+            "behavior": "UNRECOVERABLE_GPU_ERROR" if is_gpu else "BEHAVIOR_UNSPECIFIED",
+            "description": report.description[:DESCRIPTION_MAX],
+        }  # fmt: skip
+        body = {"disruption_schedule": "IMMEDIATE", "fault_reasons": [fault]}
+        await self.call(
+            GcpServices.INSTANCES, "report_host_as_faulty_unary", instance=machine,
+            request_id=str(uuid5(NAMESPACE_URL, report.token)),
+            instances_report_host_as_faulty_request_resource=body,
+        )  # fmt: skip
 
     async def call(self, service: GcpServices, method: str, **fields: Any) -> Any:
         """Call a method about this group, or about the machines of its zone."""

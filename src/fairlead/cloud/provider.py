@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from fairlead.api.kubernetes.device_shapes import DeviceShape
-from fairlead.model.health.machines import Inventory
+from fairlead.model.health.machines import HostReport, Inventory
 
 
 class CloudError(Exception):
@@ -80,4 +80,16 @@ class RestartsMachines(Protocol):
 
     async def restart(self, id_: str) -> None:
         """Have a machine start again, as by its reset button. CloudError."""
+        ...
+
+
+@runtime_checkable
+class ReportsHosts(Protocol):
+    """A provider that takes reports of its customers about faulty hosts."""
+
+    async def report_host(self, report: HostReport) -> bool:
+        """Report the host of a machine; the same report may be sent again. CloudError.
+
+        False where the provider takes no such report: of the end of a fault, of another's machine.
+        """
         ...

@@ -17,8 +17,8 @@ from typing import Any, Protocol
 from fairlead.api import names
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.kubernetes.device_shapes import DeviceShape
-from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity
-from fairlead.model.health.machines import Instance, InstanceState, Inventory
+from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
+from fairlead.model.health.machines import HostReport, Instance, InstanceState, Inventory
 
 SCHEME = "fairlead-simulated://"
 
@@ -85,6 +85,8 @@ class SimulatedCloud:
     begun: list[str] = field(default_factory=list[str])
     #: Machines that were asked to start again.
     restarted: list[str] = field(default_factory=list[str])
+    #: What was said of hosts, by the token of the report.
+    reported: dict[str, HostReport] = field(default_factory=dict[str, HostReport])
     _starting: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
 
     async def run(self) -> None:
@@ -93,6 +95,15 @@ class SimulatedCloud:
             while True:
                 id_ = await self._starting.get()
                 group.create_task(self._start(id_))
+
+    async def report_host(self, report: HostReport) -> None:
+        """Take a report of a machine that exists."""
+        await self._pass()
+        self._fail()
+        if report.machine not in self.machines:
+            raise RefusedByProvider(f"there is no machine {report.machine}")
+        self.reported[report.token] = report
+        await self._pass()
 
     def take_in(self, nodes: Iterable[Node]) -> None:
         """Note the machines of an earlier process, whose nodes exist. Its tokens are gone."""
@@ -250,3 +261,8 @@ class SimulatedProvider:
     async def restart(self, id_: str) -> None:
         """Have a machine start again."""
         await self._cloud.restart(id_)
+
+    async def report_host(self, report: HostReport) -> bool:
+        """Report the host of a machine."""
+        await self._cloud.report_host(report)
+        return True

@@ -34,6 +34,7 @@ _WARNINGS = frozenset(
         "Cordon",
         "WouldCordon",
         "Asking",
+        "TicketFailed",
         "Untested",
     )
 )

@@ -11,7 +11,7 @@ import asyncio
 import base64
 import binascii
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.notify import NOTIFY_SECRET, SIGNING_KEY, NoticeRecord, NoticeState, Notify
@@ -19,6 +19,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, SECRETS
 from fairlead.api.status import ApiError, Forbidden, NotFound
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.message_tries import MessageTries, NoticeSender
 from fairlead.decide.admission.notices import refused_target
 from fairlead.decide.attempts.notes import EventReason
 from fairlead.decide.notices import (
@@ -31,7 +32,6 @@ from fairlead.decide.notices import (
     TryKey,
     TryOutcome,
     TryReason,
-    Turns,
     decide_notices,
     is_past,
     key_of_try,
@@ -49,14 +49,6 @@ from fairlead.runtime.mirror import Change, Mirror
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.reader import MirrorReader, follow, set_aside_of
 from fairlead.runtime.set_aside import AsideStage
-
-
-class NoticeSender(Protocol):
-    """Sends one letter; the simulator has its own."""
-
-    async def send(self, delivery: Delivery) -> TryOutcome:
-        """Send it, once, and return how that ended; within the policy's `try_seconds_max`."""
-        ...
 
 
 class NoticesController:
@@ -84,15 +76,11 @@ class NoticesController:
         self._events = events
         self._clock = clock
         self._policy = policy
-        self._counted = counted
-        self._turns = Turns(policy)
-        #: Tries that are on their way, and how those ended whose notices are not settled: by job.
-        self._sending: set[ObjectKey] = set()
-        self._outcomes: dict[ObjectKey, dict[TryKey, TryOutcome]] = {}
         self._set_aside = set_aside_of(reader)
         self._decider: KeyedDecider[Action] = KeyedDecider(
             self._jobs, self._decide_one, set_aside=self._set_aside
         )
+        self._tries: MessageTries[TryKey] = MessageTries(policy, self._decider.mark, counted)
         self.close = follow(self._jobs, self._job_changed, reader)
 
     @property
@@ -105,40 +93,28 @@ class NoticesController:
         if job is not None and job.spec.notify:
             self._decider.mark(change.key)
         elif change.old is not None and change.old.spec.notify:
-            self._forget(change.key)
-
-    def _forget(self, key: ObjectKey) -> None:
-        self._outcomes.pop(key, None)
-        if key not in self._sending:
-            self._turns.release(key)
+            self._tries.forget(change.key)
 
     def due_at(self) -> float | None:
         """Return when something is to be decided; None: when a job changes."""
-        return earliest(self._decider.due_at(), self._turns.wake_at(self._clock.now()))
+        return earliest(self._decider.due_at(), self._tries.wake_at(self._clock.now()))
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide on the jobs that are marked or due, and on those whose turn it is."""
-        for key in self._turns.granted(now):
-            self._decider.mark(key)
+        self._tries.mark_granted(now)
         decision = self._decider.decide(now)
-        wake_at = earliest(decision.wake_at, self._turns.wake_at(now))
+        wake_at = earliest(decision.wake_at, self._tries.wake_at(now))
         return Decision(decision.actions, decision.verdicts, wake_at)
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
         job = self._jobs.get(*key)
         if job is None or not job.spec.notify:
-            self._forget(key)
+            self._tries.forget(key)
             return None
-        outcomes = self._outcomes.get(key, {})
-        for known in [each for each in outcomes if is_past(each, job.status.notices)]:
-            del outcomes[known]
-        view = NoticeView(job, outcomes, is_sending=key in self._sending)
-        if view.is_sending:
-            return decide_notices(view, self._policy, now, has_turn=False)
-        if not wants_turn(view, self._policy, now):
-            self._turns.release(key)
-            return decide_notices(view, self._policy, now, has_turn=False)
-        has_turn = self._turns.take(key, now)
+        outcomes = self._tries.outcomes(key, lambda each: is_past(each, job.status.notices))
+        view = NoticeView(job, outcomes, is_sending=self._tries.is_sending(key))
+        wants = wants_turn(view, self._policy, now)
+        has_turn = self._tries.has_turn(key, now, wants=wants)
         return decide_notices(view, self._policy, now, has_turn=has_turn)
 
     def key_of(self, action: Action) -> ObjectKey:
@@ -157,23 +133,12 @@ class NoticesController:
                 self._note(job, record)
                 return written
             case SendNotice(job, target, record):
-                return await self._send(job, target, record)
+                return await self._tries.send(
+                    job.metadata.key, key_of_try(record), self._write(job, record),
+                    lambda: self._try(job, target, record),
+                )  # fmt: skip
             case _:
                 assert_never(action)
-
-    async def _send(self, job: Job, target: Notify, record: NoticeRecord) -> Written:
-        key = job.metadata.key
-        self._sending.add(key)
-        try:
-            written = await self._write(job, record)
-            outcome = await self._try(job, target, record)
-            self._counted(outcome.reason)
-            self._outcomes.setdefault(key, {})[key_of_try(record)] = outcome
-            return written
-        finally:
-            self._sending.discard(key)
-            self._turns.release(key)
-            self._decider.mark(key)
 
     async def _write(self, job: Job, record: NoticeRecord) -> Written:
         notices = with_record(job.status.notices, record)

@@ -20,11 +20,12 @@ from fairlead.decide.health.actions import DeleteOverduePod, EvictPod, SetRecord
 from fairlead.decide.idle import EndIdle
 from fairlead.decide.job_actions import WriteJobStatus
 from fairlead.decide.network import SetShares, is_starting
+from fairlead.decide.notices import SendTicket
 from fairlead.decide.placement.actions import PreemptJob
 from fairlead.decide.placement.outcome import asked_verdict
 from fairlead.decide.takings import Taking, TakingKind
 from fairlead.decide.teams.actions import EvictIntruder
-from fairlead.model.health.node_record import NodeState
+from fairlead.model.health.node_record import NodeState, record_of
 
 #: Decisions about pools and the fleet that are themselves takings, or grant one.
 _FLEET_ACTIONS = {
@@ -89,6 +90,17 @@ def node_out(action: SetRecord) -> tuple[Taking, ...]:
         Taking(f"{kind.value}/{meta.uid}/{each.action}/{each.at}", kind, _named("Node", meta),
                meta.uid, each.reason, each.message, each.facts)
         for each in action.decided
+    )  # fmt: skip
+
+
+def host_report(action: SendTicket) -> Taking:
+    """Return that the provider of a machine is told that its host is faulty, and may take it."""
+    meta, ticket = action.node.metadata, action.record
+    reason = record_of(meta.annotations)
+    return Taking(
+        f"Report/{meta.uid}/{ticket.opened_at}", TakingKind.REPLACE, _named("Node", meta),
+        meta.uid, "HostReported", "" if reason is None else reason.reason,
+        {"machine": action.node.spec.provider_id},
     )  # fmt: skip
 
 

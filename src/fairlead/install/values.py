@@ -285,7 +285,10 @@ class NoticesSecret(Section, frozen=True):
 
     secret_name: Annotated[
         str,
-        about("Secret with login (user:password of the mail server) and ca.crt; empty: none."),
+        about(
+            "Secret with login (user:password of the mail server), ca.crt, tickets-url and "
+            "tickets-key; empty: none."
+        ),
     ] = ""
 
 

@@ -28,12 +28,10 @@ from urllib.parse import SplitResult
 from fairlead import __version__
 from fairlead.api.validation.notify_rules import parse_url
 from fairlead.decide.notices import (
-    Delivery,
     Network,
+    Post,
     TryOutcome,
     TryReason,
-    body_of,
-    form_of,
     is_listed,
     is_public,
 )
@@ -53,7 +51,7 @@ _LATER = frozenset((408, 425, 429))
 
 
 class HttpNotices:
-    """Posts deliveries that have a URL."""
+    """Posts what has a URL."""
 
     def __init__(
         self,
@@ -76,9 +74,9 @@ class HttpNotices:
         self._threads = ThreadPoolExecutor(lookups_max, thread_name_prefix="notices-lookup")
         self._resolve = resolve or self._look_up
 
-    async def send(self, delivery: Delivery) -> TryOutcome:
+    async def post(self, post: Post) -> TryOutcome:
         """Post it, once."""
-        parts = parse_url(delivery.url)
+        parts = parse_url(post.url)
         if isinstance(parts, str) or parts.hostname is None:
             return TryOutcome(TryReason.BAD_URL)
         is_tls, host = parts.scheme == "https", parts.hostname
@@ -90,7 +88,7 @@ class HttpNotices:
             return TryOutcome(TryReason.ADDRESS_REFUSED)
         outcome = TryOutcome(TryReason.UNREACHABLE)
         for address in addresses[:_ADDRESSES_MAX]:
-            outcome = await self._post(delivery, parts, address)
+            outcome = await self._post(post, parts, address)
             if outcome.reason is not TryReason.UNREACHABLE:
                 break
         return outcome
@@ -108,14 +106,14 @@ class HttpNotices:
         )
         return list(dict.fromkeys(str(each[4][0]) for each in found))
 
-    async def _post(self, delivery: Delivery, parts: SplitResult, address: str) -> TryOutcome:
+    async def _post(self, post: Post, parts: SplitResult, address: str) -> TryOutcome:
         host, is_tls = parts.hostname or "", parts.scheme == "https"
-        body = body_of(delivery.letter, form_of(delivery.target, host))
+        body = post.body_for(host)
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = {
             "Host": parts.netloc, "User-Agent": f"Fairlead/{__version__}",
             "Content-Type": "application/json", "Content-Length": str(len(body)),
-            "Connection": "close", **self._signature(delivery, body),
+            "Connection": "close", **self._signature(post, body),
         }  # fmt: skip
         lines = [f"POST {path} HTTP/1.1", *(f"{key}: {text}" for key, text in headers.items())]
         request = "\r\n".join([*lines, "", ""]).encode("ascii") + body
@@ -142,11 +140,11 @@ class HttpNotices:
         except (OSError, ValueError, EOFError):
             return TryOutcome(TryReason.UNREACHABLE)
 
-    def _signature(self, delivery: Delivery, body: bytes) -> dict[str, str]:
-        letter, at = delivery.letter, str(int(self._clock.now()))
-        headers = {"webhook-id": letter.id, "webhook-timestamp": at}
-        if delivery.signing_key:
-            headers["webhook-signature"] = signature(delivery.signing_key, letter.id, at, body)
+    def _signature(self, post: Post, body: bytes) -> dict[str, str]:
+        at = str(int(self._clock.now()))
+        headers = {"webhook-id": post.id, "webhook-timestamp": at}
+        if post.signing_key:
+            headers["webhook-signature"] = signature(post.signing_key, post.id, at, body)
         return headers
 
 

@@ -5,12 +5,13 @@ Labels are closed sets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from fairlead.api.jobs.notify import NoticeState
 from fairlead.decide.health.cycle import HealthReport
 from fairlead.decide.health.unreachable_nodes import Presence, SilenceHold, SilenceReport
 from fairlead.decide.removal.removals import RemovalRule
@@ -20,6 +21,7 @@ from fairlead.model.health.node_record import NodeState
 #: Returns what the latest decision found. Reading must not wait.
 HealthSource = Callable[[], HealthReport]
 SilenceSource = Callable[[], SilenceReport]
+TicketSource = Callable[[], Mapping[NoticeState, int]]
 
 
 class HealthMetrics(Collector):
@@ -78,6 +80,33 @@ class HealthMetrics(Collector):
         )
         links.add_metric([], report.bad_links)
         return (states, holds, held, tests, links)
+
+
+class TicketMetrics(Collector):
+    """The series of tickets of nodes."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """Register the series on `registry`, which must not have them yet."""
+        self._source: TicketSource | None = None
+        registry.register(self)
+
+    def watch(self, source: TicketSource | None) -> None:
+        """Read this at each scrape; None: no more (this replica does not lead)."""
+        self._source = source
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is read at the scrape."""
+        if self._source is None:
+            return ()
+        found = self._source()
+        tickets = GaugeMetricFamily(
+            "fairlead_health_tickets",
+            "Tickets of nodes that need a person or other hardware, by how far sending them is.",
+            labels=["state"],
+        )
+        for state in NoticeState:
+            tickets.add_metric([state.value], found.get(state, 0))
+        return (tickets,)
 
 
 class SilenceMetrics(Collector):

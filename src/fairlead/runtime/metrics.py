@@ -26,7 +26,7 @@ from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.export_metrics import ExportMetrics
 from fairlead.runtime.fleet_metrics import FleetMetrics
-from fairlead.runtime.health_metrics import HealthMetrics, SilenceMetrics
+from fairlead.runtime.health_metrics import HealthMetrics, SilenceMetrics, TicketMetrics
 from fairlead.runtime.loop import ActionResult
 from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.set_aside import SetAside
@@ -55,7 +55,7 @@ def _cell(job: Job) -> tuple[str, str]:
 def _notices(registry: CollectorRegistry) -> Counter:
     return Counter(
         "fairlead_notice_tries_total",
-        "Tries to send a notice of a job, by how they ended.",
+        "Tries to send a notice of a job or a ticket of a node, by how they ended.",
         ["reason"],
         registry=registry,
     )
@@ -88,8 +88,7 @@ class Metrics(Collector):
 
         `stopwatch` returns instants for durations, in seconds.
         """
-        self._registry = registry
-        self._stopwatch = stopwatch
+        self._registry, self._stopwatch = registry, stopwatch
         self._mirrors: list[Mirror[Any]] = []
         self._depths: dict[str, Callable[[], int]] = {}
         self._set_aside: dict[str, SetAside] = {}
@@ -100,6 +99,7 @@ class Metrics(Collector):
         self.fleet, self.doctor = FleetMetrics(registry), DoctorMetrics(registry)
         self.health, self.exports = HealthMetrics(registry), ExportMetrics(registry)
         self.silence, self.traffic = SilenceMetrics(registry), TrafficMetrics(registry)
+        self.tickets = TicketMetrics(registry)
         self.use, self._notices = UseMetrics(registry), _notices(registry)
         info = Gauge(
             "fairlead_build_info",
@@ -171,7 +171,7 @@ class Metrics(Collector):
         self._crashes.labels(service).inc()
 
     def notified(self, reason: TryReason) -> None:
-        """Note how a try to send a notice ended."""
+        """Note how a try to send a notice or a ticket ended."""
         self._notices.labels(reason.value).inc()
 
     def watch_jobs(self, read: Callable[[], Iterable[Job]] | None) -> None:

@@ -27,11 +27,13 @@ from fairlead.app.policies import Policies
 from fairlead.cloud.provider import MachineProvider
 from fairlead.cloud.registry import provider_of
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud
+from fairlead.controllers.message_tries import NoticeSender
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.network import EgressPolicy
+from fairlead.decide.notices import TicketsPolicy
 from fairlead.decide.removal.trust import SightLimits
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -115,6 +117,9 @@ class FleetWorld:
         #: What makes providers of a test's own, by pool: for each life of the controllers.
         self.provider_makers: dict[str, Callable[[], MachineProvider]] = {}
         self.supervisor: Supervisor | None = None
+        #: Whom tickets go to, and what sends them, for each life of the controllers.
+        self.tickets = TicketsPolicy()
+        self.sender: NoticeSender | None = None
 
     @classmethod
     @asynccontextmanager
@@ -164,10 +169,10 @@ class FleetWorld:
         self.metrics = Metrics(CollectorRegistry(), version="test", stopwatch=self.clock.now)
         controllers = Controllers(
             Policies(self.jobs, fleet=self.policy, health=self.health, doctor=self.doctor,
-                     egress=self.egress),
+                     egress=self.egress, tickets=self.tickets),
             self.client, self.history,
             context=ProcessContext(self.clock, self.metrics),
-            providers=self._provider_of,
+            providers=self._provider_of, notices=self.sender,
         )  # fmt: skip
         self.supervisor = Supervisor(controllers.services(), clock=self.clock, rng=self.rng)
         await self.supervisor.run()

@@ -431,3 +431,19 @@ def test_the_page_lists_every_setting() -> None:
     _, _, table = page.partition("## All settings")
     listed = [line for line in table.splitlines() if line.startswith("| `")]
     assert listed == wanted, "\n".join(["the table should be:", *wanted])
+
+
+def test_targets_of_tickets_are_told_apart_by_their_hosts(tmp_path: Path) -> None:
+    def targets(*texts: str) -> list[str]:
+        text = f"notices: {{ticketsTo: [{', '.join(texts)}]}}\n"
+        return [each.name for each in read(tmp_path, text).notices.tickets().targets]
+
+    assert targets("https://desk.example/hook?x=1", "Secret", "Provider") == [
+        "desk.example", "Secret", "Provider",
+    ]  # fmt: skip
+    with pytest.raises(CliError) as raised:
+        targets("https://desk.example/a", "https://desk.example/b", "Nobody", "ftp://x/")
+    assert [p.field for p in raised.value.problems] == [
+        f"notices.ticketsTo[{i}]" for i in (1, 2, 3)
+    ]
+    assert "/b" not in str([p.message for p in raised.value.problems])

@@ -19,7 +19,7 @@ from fairlead.api.status import Conflict
 from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.notices import NoticesController
-from fairlead.decide.notices import Delivery, NoticesPolicy, TryOutcome, TryReason
+from fairlead.decide.notices import Delivery, NoticesPolicy, Post, TryOutcome, TryReason
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -58,6 +58,9 @@ class Sender:
             return await self.answer(delivery)
         finally:
             self.now -= 1
+
+    async def post_ticket(self, post: Post) -> TryOutcome:
+        raise AssertionError("jobs have no tickets")
 
     def names(self) -> Counter[tuple[str, str]]:
         return Counter((each.letter.namespace, each.letter.name) for _, each in self.sent)

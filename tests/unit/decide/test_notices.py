@@ -269,11 +269,11 @@ def letter(job: Job, event: NoticeEvent = NoticeEvent.FAIL):
 
 
 def test_forms_follow_from_the_host_unless_the_target_says_it() -> None:
-    assert form_of(URL, "example.com") is NoticeForm.JSON
-    assert form_of(URL, "HOOKS.slack.com.") is NoticeForm.SLACK
-    assert form_of(URL, "contoso.webhook.office.com") is NoticeForm.TEAMS
-    assert form_of(URL, "hooks.slack.com.evil.example") is NoticeForm.JSON
-    assert form_of(replace(URL, form=NoticeForm.SLACK), "chat.example") is NoticeForm.SLACK
+    assert form_of(URL.form, "example.com") is NoticeForm.JSON
+    assert form_of(URL.form, "HOOKS.slack.com.") is NoticeForm.SLACK
+    assert form_of(URL.form, "contoso.webhook.office.com") is NoticeForm.TEAMS
+    assert form_of(URL.form, "hooks.slack.com.evil.example") is NoticeForm.JSON
+    assert form_of(NoticeForm.SLACK, "chat.example") is NoticeForm.SLACK
 
 
 def test_free_text_is_inert_in_every_form_and_absent_from_mail() -> None:

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import json
 import time
+from dataclasses import replace as replaced
 from email import message_from_string, policy
 from pathlib import Path
 
@@ -21,10 +22,12 @@ from fairlead.decide.notices import (
     Delivery,
     Letter,
     MailServer,
+    Post,
     SmtpTls,
     TryOutcome,
     TryReason,
     parse_networks,
+    post_of,
 )
 from fairlead.notices import CommandNotices, HttpNotices, MailNotices, Senders, command_notices
 from fairlead.notices.http_notices import outcome_of, signature
@@ -56,7 +59,9 @@ async def test_a_receiver_gets_signed_json_that_it_can_verify() -> None:
     async with HttpSink().listening() as sink:
         sender = http(open_to=LOOPBACK)
         url = f"http://127.0.0.1:{sink.port}/hook?a=%2Fb"
-        assert await sender.send(to_url(url, "s3cret")) == TryOutcome(TryReason.DELIVERED, 204)
+        assert await sender.post(post_of(to_url(url, "s3cret"))) == TryOutcome(
+            TryReason.DELIVERED, 204
+        )
     ((line, headers, body),) = sink.requests
     assert line == "POST /hook?a=%2Fb HTTP/1.1"
     assert headers["host"] == f"127.0.0.1:{sink.port}"
@@ -86,9 +91,9 @@ async def test_no_spelling_of_an_inner_address_is_connected_to(host: str) -> Non
     """Both by TLS and without; the sink that listens there sees no connection."""
     async with HttpSink().listening() as sink:
         for scheme in ("http", "https"):
-            outcome = await http().send(to_url(f"{scheme}://{host}:{sink.port}/"))
+            outcome = await http().post(post_of(to_url(f"{scheme}://{host}:{sink.port}/")))
             assert outcome.reason in (TryReason.ADDRESS_REFUSED, TryReason.NOT_RESOLVED)
-        good = await http(open_to=LOOPBACK).send(to_url(f"http://127.0.0.1:{sink.port}/"))
+        good = await http(open_to=LOOPBACK).post(post_of(to_url(f"http://127.0.0.1:{sink.port}/")))
     assert good.reason is TryReason.DELIVERED
     assert len(sink.requests) == 1
 
@@ -96,7 +101,7 @@ async def test_no_spelling_of_an_inner_address_is_connected_to(host: str) -> Non
 async def test_a_name_with_one_inner_address_among_others_is_refused() -> None:
     answers = {"two.example": ["8.8.8.8", "127.0.0.1"], "none.example": []}
     for host in answers:
-        outcome = await http(answers=answers).send(to_url(f"https://{host}/"))
+        outcome = await http(answers=answers).post(post_of(to_url(f"https://{host}/")))
         assert outcome.reason is TryReason.ADDRESS_REFUSED
 
 
@@ -110,7 +115,7 @@ async def test_a_name_is_resolved_once_and_the_connection_goes_to_that_address()
 
     async with HttpSink().listening() as sink:
         sender = HttpNotices(LOOPBACK, clock=SystemClock(), resolve=resolve)
-        outcome = await sender.send(to_url(f"http://rebind.example:{sink.port}/x"))
+        outcome = await sender.post(post_of(to_url(f"http://rebind.example:{sink.port}/x")))
     assert outcome.reason is TryReason.DELIVERED
     assert asked == ["rebind.example"]
     assert sink.requests[0][1]["host"] == f"rebind.example:{sink.port}"
@@ -118,7 +123,7 @@ async def test_a_name_is_resolved_once_and_the_connection_goes_to_that_address()
 
 async def test_plain_http_leads_to_listed_networks_alone() -> None:
     answers = {"public.example": ["8.8.8.8"]}
-    outcome = await http(answers=answers).send(to_url("http://public.example/"))
+    outcome = await http(answers=answers).post(post_of(to_url("http://public.example/")))
     assert outcome.reason is TryReason.ADDRESS_REFUSED
 
 
@@ -129,7 +134,7 @@ async def test_redirects_are_not_followed_and_proxies_not_asked(
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{inner.port}")
         sink.answers = [f"307 Go\r\nLocation: http://127.0.0.1:{inner.port}/"]
         sender = http(open_to=LOOPBACK)
-        outcome = await sender.send(to_url(f"http://127.0.0.1:{sink.port}/"))
+        outcome = await sender.post(post_of(to_url(f"http://127.0.0.1:{sink.port}/")))
     assert outcome == TryOutcome(TryReason.REJECTED, 307)
     assert (len(sink.requests), len(inner.requests)) == (1, 0)
 
@@ -146,7 +151,7 @@ async def test_a_receiver_proves_its_name_by_a_certificate_that_is_trusted(tmp_p
     async with HttpSink(tls=tls.context).listening() as sink:
         for trusted, host in ((authority, "127.0.0.1"), (None, "127.0.0.1"), (authority, "a.b")):
             sender = HttpNotices(LOOPBACK, clock=SystemClock(), authority=trusted, resolve=resolve)
-            outcome = await sender.send(to_url(f"https://{host}:{sink.port}/"))
+            outcome = await sender.post(post_of(to_url(f"https://{host}:{sink.port}/")))
             outcomes.append(outcome.reason)
     assert outcomes == [TryReason.DELIVERED, TryReason.TLS_FAILED, TryReason.TLS_FAILED]
     assert len(sink.requests) == 1
@@ -161,9 +166,9 @@ async def test_answers_and_their_absence_say_whether_to_try_again(
         assert outcome_of(status).reason.is_final is is_final
     monkeypatch.setattr("fairlead.notices.http_notices.POST_SECONDS", 0.2)
     async with HttpSink(delay_seconds=2.0).listening() as sink:
-        slow = await http(open_to=LOOPBACK).send(to_url(f"http://127.0.0.1:{sink.port}/"))
+        slow = await http(open_to=LOOPBACK).post(post_of(to_url(f"http://127.0.0.1:{sink.port}/")))
     assert slow.reason is TryReason.TIMEOUT
-    gone = await http(open_to=LOOPBACK).send(to_url(f"http://127.0.0.1:{sink.port}/"))
+    gone = await http(open_to=LOOPBACK).post(post_of(to_url(f"http://127.0.0.1:{sink.port}/")))
     assert gone.reason is TryReason.UNREACHABLE
 
 
@@ -171,7 +176,7 @@ async def test_answers_and_their_absence_say_whether_to_try_again(
     "text", ["", "ftp://x/", "https://u:p@x/", "https://x/\r\nA: b", "x" * 9000]
 )
 async def test_a_url_of_the_secret_is_held_to_the_same_rules(text: str) -> None:
-    outcome = await http().send(to_url(text))
+    outcome = await http().post(post_of(to_url(text)))
     assert outcome.reason is TryReason.BAD_URL
 
 
@@ -282,3 +287,26 @@ async def test_a_way_that_the_cluster_lacks_is_not_offered() -> None:
     only_urls = Senders(http())
     for delivery in (run("/bin/true"), MAIL):
         assert (await only_urls.send(delivery)).reason is TryReason.NOT_OFFERED
+
+
+async def test_a_ticket_is_signed_with_the_key_of_a_file_and_goes_where_notices_may(
+    tmp_path: Path,
+) -> None:
+    async with HttpSink().listening() as sink:
+        post = Post("uid-1-desk-opened", f"http://127.0.0.1:{sink.port}/hook", lambda _: b"{}")
+        assert (await Senders(http()).post_ticket(post)).reason is TryReason.ADDRESS_REFUSED
+        assert sink.requests == []
+        sender = Senders(http(open_to=LOOPBACK), tickets=tmp_path)
+        assert await sender.post_ticket(post) == TryOutcome(TryReason.DELIVERED, 204)
+        assert "webhook-signature" not in sink.requests[0][1]
+        secret = replaced(post, url="")
+        assert (await sender.post_ticket(secret)).reason is TryReason.SECRET_MISSING
+        (tmp_path / "tickets-url").write_text(f"http://127.0.0.1:{sink.port}/t0ken\n")
+        (tmp_path / "tickets-key").write_text("s3cret\n")
+        assert await sender.post_ticket(secret) == TryOutcome(TryReason.DELIVERED, 204)
+        line, headers, body = sink.requests[1]
+        assert line == "POST /t0ken HTTP/1.1"
+        at = headers["webhook-timestamp"]
+        assert headers["webhook-signature"] == signature("s3cret", "uid-1-desk-opened", at, body)
+        assert "s3cret" not in repr(post)
+        assert "t0ken" not in repr(replaced(post, url="https://desk.example/t0ken"))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import assert_never
 
 from fairlead.api import names
 from fairlead.api.cluster.node_report import NodeReport
 from fairlead.api.jobs.job import Job
+from fairlead.api.jobs.notify import NoticeState
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.cli.formats.table import Align, Column, Row
@@ -16,6 +18,7 @@ from fairlead.cli.views.nodes import pool_of, state_of
 from fairlead.decide.attempts.record import straggler_words
 from fairlead.decide.words import duration, plural
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
+from fairlead.model.health.ticket import TicketEvent, TicketRecord, tickets_of
 from fairlead.model.health.unreachable import mark_of
 from fairlead.model.health.windows import Window, drain_of
 
@@ -91,7 +94,33 @@ def node_facts(node: Node, report: NodeReport | None, now: float) -> Iterator[tu
     if node.spec.unschedulable:
         who = notes.get(names.CORDONED_BY, "hand")
         yield "cordoned", f"by {who}; fairlead node resume ends it"
+    for ticket in tickets_of(notes):
+        yield "ticket", ticket_words(ticket, now)
     yield "agent", _agent_words(report, node, now)
+
+
+def ticket_words(ticket: TicketRecord, now: float) -> str:
+    """Return when a ticket was opened, where, and how the latest try to send it ended."""
+    opened = f"at {ticket.to}, opened {duration(now - parse_time(ticket.opened_at))} ago"
+    code = "" if ticket.code is None else f" {ticket.code}"
+    answer = f"{ticket.reason}{code}" if ticket.reason else "no answer yet"
+    is_resolved = ticket.event is TicketEvent.RESOLVED
+    text = f"{opened}, resolved: " if is_resolved else f"{opened}: "
+    match ticket.state:
+        case NoticeState.SENDING:
+            return f"{text}{answer} after {_tries(ticket)}, sent again soon"
+        case NoticeState.DELIVERED:
+            return f"{text}delivered ({answer})"
+        case NoticeState.REFUSED:
+            return f"{text}not taken ({answer})"
+        case NoticeState.GIVEN_UP:
+            return f"{text}given up after {_tries(ticket)} ({answer})"
+        case _:
+            assert_never(ticket.state)
+
+
+def _tries(ticket: TicketRecord) -> str:
+    return f"{ticket.tries} {'try' if ticket.tries == 1 else 'tries'}"
 
 
 def _next(record: NodeRecord, node: Node) -> str:

@@ -25,6 +25,8 @@ class TryReason(Enum):
     DELIVERED = "Delivered", True
     #: The cluster serves no such target.
     NOT_OFFERED = "NotOffered", True
+    #: Nothing is sent, as the settings ask for a dry run.
+    DRY_RUN = "DryRun", True
     #: The address, or the scheme, is not one that notices are sent to.
     ADDRESS_REFUSED = "AddressRefused", True
     BAD_URL = "BadUrl", True

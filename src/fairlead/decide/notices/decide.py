@@ -1,8 +1,6 @@
 """What is to be done about the notices of one job (pure).
 
-A try is recorded before it is made, with the instant before which no other one begins. So a process
-that ends in between repeats it, at most as often as any failing one is repeated, and two processes
-never make it at once: the second one waits until the first would have given up.
+What is recorded of a try, and when the next one is due, has `tries.py`.
 """
 
 from __future__ import annotations
@@ -11,14 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from msgspec.structs import replace
-
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.notify import NoticeEvent, NoticeRecord, NoticeState
-from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.attempts.notices import DueNotice, due_notices
 from fairlead.decide.notices.actions import Action, SendNotice, SettleNotice, TryOutcome
 from fairlead.decide.notices.policy import NoticesPolicy
+from fairlead.decide.notices.tries import begun, next_try_at, settled_record
 from fairlead.decide.verdict import NOTHING, Decision, earliest
 
 #: One try: the target's index, the event, the attempt, and which try of it.
@@ -68,10 +64,10 @@ def decide_notices(
     for due in due_notices(job):
         record = due.record
         if record is not None:
-            settled = _settled(record, view.outcomes.get(key_of_try(record)), policy, now)
+            settled = settled_record(record, view.outcomes.get(key_of_try(record)), policy, now)
             if settled is not None:
                 return Decision((SettleNotice(job, settled),))
-        at = _next_try_at(record)
+        at = next_try_at(record)
         if at > now:
             wake_at = earliest(wake_at, at)
         else:
@@ -88,43 +84,11 @@ def wants_turn(view: NoticeView, policy: NoticesPolicy, now: float) -> bool:
     return any(isinstance(each, SendNotice) for each in actions)
 
 
-def _next_try_at(record: NoticeRecord | None) -> float:
-    return parse_time(record.next_try_at) if record is not None and record.next_try_at else 0.0
-
-
-def _settled(
-    record: NoticeRecord, outcome: TryOutcome | None, policy: NoticesPolicy, now: float
-) -> NoticeRecord | None:
-    """Return the record of a notice that needs no further try; None where it does."""
-    if outcome is not None and outcome.reason.is_final:
-        is_delivered = outcome.reason.value == NoticeState.DELIVERED.value
-        state = NoticeState.DELIVERED if is_delivered else NoticeState.REFUSED
-    elif record.tries >= policy.tries_max and (outcome is not None or now >= _next_try_at(record)):
-        state = NoticeState.GIVEN_UP
-    else:
-        return None
-    return _with_outcome(replace(record, state=state, next_try_at=None), outcome)
-
-
 def _send(view: NoticeView, due: DueNotice, policy: NoticesPolicy, now: float) -> SendNotice:
     before, occurrence = due.record, due.occurrence
-    tries = 1 if before is None else before.tries + 1
-    next_at = now + policy.try_seconds_max + policy.pause_seconds(tries)
-    record = NoticeRecord(
-        due.index, occurrence.event, occurrence.attempt, tries, NoticeState.SENDING,
-        next_try_at=format_time(next_at),
-    )  # fmt: skip
-    if before is not None:
-        record = replace(record, reason=before.reason, code=before.code)
-        record = _with_outcome(record, view.outcomes.get(key_of_try(before)))
-    return SendNotice(view.job, due.target, record)
-
-
-def _with_outcome(record: NoticeRecord, outcome: TryOutcome | None) -> NoticeRecord:
-    """Return the record with how its latest try ended."""
-    if outcome is None:
-        return record
-    return replace(record, reason=outcome.reason.value, code=outcome.code)
+    outcome = None if before is None else view.outcomes.get(key_of_try(before))
+    first = NoticeRecord(due.index, occurrence.event, occurrence.attempt, 0, NoticeState.SENDING)
+    return SendNotice(view.job, due.target, begun(before or first, outcome, policy, now))
 
 
 def with_record(records: tuple[NoticeRecord, ...], new: NoticeRecord) -> tuple[NoticeRecord, ...]:

@@ -6,6 +6,7 @@ may go to other people, so it has names and words of closed sets only.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, assert_never
 
@@ -99,10 +100,29 @@ def headline(letter: Letter) -> str:
             assert_never(letter.event)
 
 
-def form_of(target: Notify, host: str) -> NoticeForm:
-    """Return the form of what is posted to a host."""
-    if target.form is not None:
-        return target.form
+@dataclass(frozen=True, slots=True)
+class Post:
+    """What is posted to a URL: made for its host, and signed where there is a key."""
+
+    id: str
+    url: str = field(repr=False)
+    body_for: Callable[[str], bytes] = field(repr=False)
+    signing_key: str = field(default="", repr=False)
+
+
+def post_of(delivery: Delivery) -> Post:
+    """Return what is posted for a delivery that has a URL."""
+    letter, target = delivery.letter, delivery.target
+    return Post(
+        letter.id, delivery.url, lambda host: body_of(letter, form_of(target.form, host)),
+        delivery.signing_key,
+    )  # fmt: skip
+
+
+def form_of(form: NoticeForm | None, host: str) -> NoticeForm:
+    """Return the form of what is posted to a host: `form`, or that of its kind."""
+    if form is not None:
+        return form
     host = host.lower().rstrip(".")
     if host in _SLACK_HOSTS:
         return NoticeForm.SLACK
@@ -111,14 +131,21 @@ def form_of(target: Notify, host: str) -> NoticeForm:
 
 def body_of(letter: Letter, form: NoticeForm) -> bytes:
     """Return what is posted, as JSON."""
+    if form is NoticeForm.JSON:
+        return json_body(letter)
+    return text_body(headline(letter), letter.message, form)
+
+
+def text_body(title: str, text: str, form: NoticeForm) -> bytes:
+    """Return a title and a line of text as a chat takes it; markup in them is inert."""
     match form:
         case NoticeForm.JSON:
-            return json_body(letter)
+            return msgspec.json.encode({"title": title, "text": text})
         case NoticeForm.SLACK:
-            text = f"{headline(letter)}\n{letter.message}".strip()
-            return msgspec.json.encode({"text": text.translate(_SLACK_ESCAPES)})
+            lines = f"{title}\n{text}".strip()
+            return msgspec.json.encode({"text": lines.translate(_SLACK_ESCAPES)})
         case NoticeForm.TEAMS:
-            return msgspec.json.encode(_teams(letter))
+            return msgspec.json.encode(_teams(title, text))
         case _:
             assert_never(form)
 
@@ -168,16 +195,16 @@ def _after(letter: Letter) -> str:
     return "" if letter.run_seconds is None else f", after {duration(letter.run_seconds)}"
 
 
-def _teams(letter: Letter) -> dict[str, Any]:
+def _teams(title: str, text: str) -> dict[str, Any]:
     """Return an adaptive card of runs of text, in which no markdown is read.
 
     learn.microsoft.com, "Create incoming webhooks"; adaptivecards.io, RichTextBlock and TextRun.
     """
-    runs = [{"type": "TextRun", "text": headline(letter), "weight": "Bolder"}]
+    runs = [{"type": "TextRun", "text": title, "weight": "Bolder"}]
     blocks = [{"type": "RichTextBlock", "inlines": runs}]
-    if letter.message:
-        text = [{"type": "TextRun", "text": letter.message}]
-        blocks.append({"type": "RichTextBlock", "inlines": text})
+    if text:
+        line = [{"type": "TextRun", "text": text}]
+        blocks.append({"type": "RichTextBlock", "inlines": line})
     card = {
         "$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard",
         "version": "1.2", "body": blocks,

@@ -123,6 +123,16 @@ OWN: tuple[Alert, ...] = (
         "fairlead nodes -R; fairlead node NAME",
     ),
     Alert(
+        "FairleadTicketsNotDelivered",
+        'max(fairlead_health_tickets{state=~"Refused|GivenUp"}) > 0', 0,
+        Harm.WARNING, "Tickets of nodes that need a person were not delivered",
+        "The target refuses them, or was not reached for an hour: who repairs machines was not "
+        "asked. A provider refuses where a right is missing. Once that is mended, the annotation "
+        "that is taken off has the ticket sent again.",
+        "fairlead node NAME; kubectl get events -A --field-selector reason=TicketFailed\n"
+        "kubectl annotate node NAME fairlead.dev/tickets-",
+    ),
+    Alert(
         "FairleadNodesSilent",
         'sum(fairlead_silent_nodes{presence=~"answers|refuses|unknown"}) > 0', 5,
         Harm.WARNING, "Kubelets do not renew their leases, and their machines are not lost",

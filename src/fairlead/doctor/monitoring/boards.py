@@ -280,6 +280,8 @@ FLEET_BOARD = Board("fairlead-fleet", "Fairlead / Fleet", (
               "By what is done about their faults.", is_stacked=True),
         Panel("Sick nodes in service", (_by("rule", "fairlead_health_nodes_held"),),
               "By the rule of the rails that holds them there.", is_stacked=True),
+        Panel("Tickets of nodes", (_by("state", "fairlead_health_tickets"),),
+              "Of nodes that need a person or other hardware, by how far sending them is."),
         Panel("What holds health back", (_by("rail", "fairlead_health_rail_holds", "max"),),
               "While one is 1, no node is taken out.", levels=(Limit(Harm.WARNING, 0),)),
         Panel("Leases of nodes", (_by("state", 'fairlead_node_leases{state!="leases"}'),),

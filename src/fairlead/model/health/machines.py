@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+#: Characters of what is said of a host.
+DESCRIPTION_MAX = 300
+
 
 class InstanceState(Enum):
     """What a provider says of a machine. One that is gone is not listed."""
@@ -37,3 +40,20 @@ class Inventory:
     is_complete: bool = True
     #: What the list lacks beside machines, for people.
     warning: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HostReport:
+    """What the owner of a machine's host is told of it: that it is faulty, or is not any longer.
+
+    `token` is the same each time that a report is sent, and another for each report: lower-case
+    letters, digits and dashes. `since`: seconds of the epoch. `checks` found the faults, the worst
+    first, each with its first code where there is one: `gpu-xid 79`, `gpu-lost`.
+    """
+
+    token: str
+    machine: str
+    description: str
+    since: float
+    checks: tuple[str, ...] = ()
+    is_over: bool = False

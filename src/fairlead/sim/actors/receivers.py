@@ -9,7 +9,7 @@ import asyncio
 import random
 from collections import Counter
 
-from fairlead.decide.notices import Delivery, TryOutcome, TryReason
+from fairlead.decide.notices import Delivery, Post, TryOutcome, TryReason
 from fairlead.sim.setup.faults import PERFECT, FaultSwitch
 
 _SECONDS_MEAN = 2.0
@@ -29,12 +29,19 @@ class Receivers:
 
     async def send(self, delivery: Delivery) -> TryOutcome:
         """Take a letter, or not. A process may be killed in it."""
-        self.tries[delivery.letter.id] += 1
+        return await self._take(delivery.letter.id)
+
+    async def post_ticket(self, post: Post) -> TryOutcome:
+        """Take a ticket in the same way."""
+        return await self._take(post.id)
+
+    async def _take(self, id_: str) -> TryOutcome:
+        self.tries[id_] += 1
         await asyncio.sleep(self._rng.expovariate(1.0 / _SECONDS_MEAN))
         fate = self._rng.random() if self._switch.rates != PERFECT else 1.0
         if fate < _TROUBLE_SHARE:
             return TryOutcome(TryReason.BUSY, 503)
-        self.taken[delivery.letter.id] += 1
+        self.taken[id_] += 1
         await asyncio.sleep(self._rng.expovariate(1.0 / _SECONDS_MEAN))
         if fate < 2 * _TROUBLE_SHARE:
             return TryOutcome(TryReason.TIMEOUT)
