@@ -114,6 +114,7 @@ BLOCK = f"{GROUP}/block"
 RACK = f"{GROUP}/rack"
 BALLOON = f"{GROUP}/balloon"  # on balloons: a digest of what they were made from
 NODE_TYPE = f"{GROUP}/node-type"  # "local" or "virtual" on the embedded cluster
+TUNING_PROFILE = f"{GROUP}/tuning-profile"  # on nodes: the profile that their agents use
 POOL = f"{GROUP}/pool"
 #: The same on a group of GCP or Azure, whose labels and tags have no slashes.
 CLOUD_POOL = "fairlead-pool"

@@ -27,6 +27,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import merge_diff, to_wire
+from fairlead.api.names import TUNING_PROFILE
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, Forbidden, NotFound
 from fairlead.api.values.egress import TrafficDirection
@@ -69,7 +70,8 @@ TRAFFIC_SECONDS, _RATE_MIN, _RATE_FACTOR = 60.0, 10**6, 2
 class Collector:
     """Runs until it is stopped. `read` returns what the agent last wrote; OSError.
 
-    `tell` replaces the agent's file of shares of teams' budgets, `ask` that of requests; OSError.
+    `tell` replaces the agent's file of shares of teams' budgets, `ask` that of requests, `choose`
+    that of the tuning profile's name; OSError.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Collector:
         *,
         tell: Callable[[bytes], None] | None = None,
         ask: Callable[[bytes], None] | None = None,
+        choose: Callable[[bytes], None] | None = None,
         clock: Clock,
         rng: random.Random,
         log: Logger = SILENT,
@@ -94,6 +97,8 @@ class Collector:
         self._asked_at = float("-inf")
         self._hand_over = ask
         self._handed: bytes | None = None
+        self._choose = choose
+        self._chosen: bytes | None = None
         self._requests_at = float("-inf")
         self._clock = clock
         self._log = log
@@ -170,21 +175,26 @@ class Collector:
         self._confirm_seconds = self._spread(CONFIRM_SECONDS)
 
     async def ask_agent(self) -> None:
-        """Hand over what the node's record asks of its agent; ApiError, OSError.
+        """Hand over what the node's record asks of its agent, and its profile; ApiError, OSError.
 
         The record is of the Node that this collector's token names; nothing else is asked for.
         """
         instant = asyncio.get_running_loop().time()
-        if self._hand_over is None or instant < self._requests_at:
+        if (self._hand_over is None and self._choose is None) or instant < self._requests_at:
             return
         written = self._written
         is_sick = written is not None and any(each.action.asks for each in written.faults)
         wait = REQUEST_SECONDS_MIN if is_sick or self._handed else REQUEST_SECONDS
         self._requests_at = instant + self._spread(wait)
-        text = encode_request(_request_of(await self._client.get(NODES, self._node)))
-        if text != self._handed:
+        node = await self._client.get(NODES, self._node)
+        text = encode_request(_request_of(node))
+        if self._hand_over is not None and text != self._handed:
             self._hand_over(text)
             self._handed = text
+        name = f"{node.metadata.labels.get(TUNING_PROFILE, '')}\n".encode()
+        if self._choose is not None and name != self._chosen:
+            self._choose(name)
+            self._chosen = name
 
     async def _write(self, known: NodeReport | None, new: NodeReportStatus) -> NodeReport:
         """Return the object as it is with a new status; ApiError.

@@ -87,7 +87,7 @@ def without_changes(settings: AgentSettings) -> AgentSettings:
     """Return the settings of one look, which changes nothing on the machine."""
     settings = replace(settings, traffic=TrafficSettings(), shaping=ShapingSettings())
     tuned = settings.tuning
-    if not tuned.profile:
+    if not (tuned.profile or tuned.chosen_file):
         return replace(settings, disabled=(*settings.disabled, tuning.SOURCE))
     return replace(settings, tuning=replace(tuned, mode=TuningMode.VERIFY))
 

@@ -248,6 +248,15 @@ class TuningSettings(Section, frozen=True):
         Meta(max_length=512, description="Name of a shipped profile, or path of a file; empty: "
              "none, and what an earlier one had set is restored."),
     ] = ""  # fmt: skip
+    chosen_file: Annotated[
+        str, Meta(max_length=512, description="File in which the collector leaves the name of the "
+                  "profile that the node's label fairlead.dev/tuning-profile says (--tuning); "
+                  "where that says none, and without a file here, it is `profile`."),
+    ] = ""  # fmt: skip
+    profiles: Annotated[
+        str, Meta(max_length=512, description="Directory of the profiles that a node's label may "
+                  "name, as NAME.yaml, before those that are shipped."),
+    ] = ""  # fmt: skip
     mode: Annotated[
         TuningMode, about("verify reports what differs; apply sets what takes effect at once.")
     ] = TuningMode.VERIFY

@@ -15,7 +15,7 @@ from tests.unit.runtime.test_mirror import Warnings
 
 from fairlead.api.cluster.node_report import Action
 from fairlead.api.meta import to_wire
-from fairlead.api.names import HEALTH
+from fairlead.api.names import HEALTH, TUNING_PROFILE
 from fairlead.api.resources import NODE_REPORTS, NODES
 from fairlead.api.status import NotFound
 from fairlead.api.values.times import format_time, parse_time
@@ -52,9 +52,10 @@ class Machine:
         self.looks = Looks(self.tree, "kernel-log")
         self.text = b""
         self.handed: list[bytes] = []
+        self.chosen: list[bytes] = []
         self.collector = Collector(
-            fleet.client, "n1", self.read, ask=self.handed.append, clock=fleet.clock,
-            rng=random.Random(0), log=log,
+            fleet.client, "n1", self.read, ask=self.handed.append, choose=self.chosen.append,
+            clock=fleet.clock, rng=random.Random(0), log=log,
         )  # fmt: skip
 
     def read(self) -> bytes:
@@ -344,6 +345,27 @@ def test_a_report_that_others_changed_or_deleted_is_written_whole_again(tmp_path
             found = await fleet.client.get(NODE_REPORTS, "n1")
             assert {each.codes for each in found.status.faults} == codes | {("31",)}
             assert found.status.node_uid == uid
+            machine.collector.stop()
+            await task
+
+    run(main())
+
+
+def test_the_profile_that_the_label_of_its_node_names_is_handed_over_when_it_changes(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with FleetWorld.running() as fleet:
+            machine = Machine(fleet, tmp_path)
+            await machine.make_node()
+            machine.say()
+            task = asyncio.create_task(machine.collector.run())
+            await asyncio.sleep(30)
+            for label in ("large", "large", "small", None):
+                labels = {"metadata": {"labels": {TUNING_PROFILE: label}}}
+                await fleet.client.patch(NODES, "n1", labels)
+                await asyncio.sleep(90)
+            assert machine.chosen == [b"\n", b"large\n", b"small\n", b"\n"]
             machine.collector.stop()
             await task
 

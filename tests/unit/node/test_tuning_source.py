@@ -252,3 +252,26 @@ def test_an_accepted_file_that_cannot_be_read_sets_nothing_and_says_so(tuned: Tu
     assert looks.health().state is SourceState.BLIND
     assert "/var/lib/accepted.json is no record of accepted settings" in looks.health().why
     assert tuned.somaxconn == 4096
+
+
+def test_the_label_of_a_node_chooses_the_profile_of_its_pool(tuned: Tuned) -> None:
+    folder, chosen = tuned.file.parent / "profiles", tuned.file.parent / "chosen"
+    folder.mkdir()
+    for name, value in (("small", 5000), ("large", 6000)):
+        (folder / f"{name}.yaml").write_text(
+            f"name: {name}\nlines:\n"
+            f"- {{kind: Sysctl, name: net.core.somaxconn, value: {value}, reason: r, source: s}}"
+        )
+    looks = tuned.looks(TuningMode.APPLY, chosen_file=str(chosen), profiles=str(folder))
+    looks.look()
+    assert looks.health().state is SourceState.BLIND, "nothing is changed before it is known"
+    assert tuned.somaxconn == 4096
+    for label, wanted in (("small\n", 5000), ("large\n", 6000), ("\n", 10_000)):
+        chosen.write_text(label)
+        assert looks.look(300) == ()
+        assert tuned.somaxconn == wanted
+    for label in ("../profile", "/etc/passwd", "none-such", "x" * 300):
+        chosen.write_text(label)
+        looks.look(300)
+        assert looks.health().state is SourceState.BLIND, label
+        assert tuned.somaxconn == 10_000, "what was set stays"

@@ -31,8 +31,13 @@ from fairlead.cli.connection.connect import Choice, replica_connection
               help="Write the node's shares of teams' budgets there, for the agent.")  # fmt: skip
 @click.option("--requests", metavar="FILE", default="",
               help="Write there what the agent is asked for: resets and reboots.")  # fmt: skip
+@click.option("--tuning", metavar="FILE", default="",
+              help="Write there the name of the tuning profile that the node's label says, for the "
+                   "agent.")  # fmt: skip
 @common(output=False)
-def collector(common_: Common, *, report: str, node: str, rates: str, requests: str) -> None:
+def collector(
+    common_: Common, *, report: str, node: str, rates: str, requests: str, tuning: str
+) -> None:
     """Write what a node's agent reports into the cluster.
 
     Into the NodeReport of the node, whenever something changes: on average at most once in five
@@ -60,6 +65,7 @@ def collector(common_: Common, *, report: str, node: str, rates: str, requests: 
             partial(read_file, Path(report), REPORT_BYTES_MAX),
             tell=tell,
             ask=partial(replace_file, Path(requests), mode=0o644) if requests else None,
+            choose=partial(replace_file, Path(tuning), mode=0o644) if tuning else None,
             clock=clock,
             rng=random.Random(),  # noqa: S311 # jitter, not secrets
             log=log,

@@ -26,12 +26,14 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
+from fairlead.node.files import read_file
 from fairlead.node.host import Absent, Host
 from fairlead.node.repairs import RepairRequest
 from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import Judged, SignalSource
 from fairlead.node.tuning import (
     NO_PROFILE,
+    PROFILE_NAME,
     DropIns,
     NextStart,
     ReadyProfile,
@@ -52,6 +54,7 @@ from fairlead.node.tuning import (
 SOURCE, DRIFT, RESTART = "tuning", "tuning-drift", TUNING_RESTART
 _EARLIER = "earlier profile"
 _FAILED = "the node was not healthy with it"
+_NAME_BYTES_MAX = 256
 #: Differences that are kept for the report.
 DIFFERENCES_MAX = 64
 
@@ -94,14 +97,30 @@ class TuningReader:
         self._profile: ReadyProfile | None = None
         self._drop_ins = DropIns(host, settings)
         if settings.profile:
-            self._path = profile_path(settings.profile)
-            self._load()
+            self._load(settings.profile)
 
-    def _load(self) -> ReadyProfile:
-        """Return the profile; CliError when it is wrong, or not there."""
-        text = read_text(self._path)
+    def _name(self) -> str:
+        """Return the profile in effect, "" for none; OSError while the collector has said nothing.
+
+        A node's label names a profile of this machine, and never a path.
+        """
+        chosen = self._settings.chosen_file
+        if not chosen:
+            return self._settings.profile
+        name = read_file(Path(chosen), _NAME_BYTES_MAX).decode("utf-8", "replace").strip()
+        if not name:
+            return self._settings.profile
+        if not PROFILE_NAME.fullmatch(name):
+            raise OSError(f"the node's label names no profile: {name[:64]!r}")
+        own = Path(self._settings.profiles, f"{name}.yaml")
+        return str(own) if self._settings.profiles and own.is_file() else name
+
+    def _load(self, name: str) -> ReadyProfile:
+        """Return a profile; CliError when it is wrong, or not there."""
+        path = profile_path(name)
+        text = read_text(path)
         if self._profile is None or text != self._text:
-            self._profile = parse_profile(text, str(self._path))
+            self._profile = parse_profile(text, str(path))
             self._text = text
         return self._profile
 
@@ -110,7 +129,8 @@ class TuningReader:
 
         A profile that is wrong or not there is no reason to restore anything: nothing is changed.
         """
-        if not self._settings.profile:
+        name = self._name()
+        if not name:
             restored = restore(self._host, record=self._record)
             kept = self._starts(NO_PROFILE, {})
             has_kept = any(each.needs_restart for each in kept)
@@ -118,7 +138,7 @@ class TuningReader:
                 raise Absent("tuning.profile is not set")
             return TuningFacts("", restored, {}, kept)
         try:
-            profile = self._load()
+            profile = self._load(name)
         except CliError as error:
             problem = error.problems[0]
             raise OSError(f"the profile: {problem.where} {problem.message}") from error
@@ -155,7 +175,8 @@ class TuningReader:
         if request.takes_back:
             return "", self._drop_ins.refuse(_FAILED)
         try:
-            profile = self._load() if self._settings.profile else NO_PROFILE
+            name = self._name()
+            profile = self._load(name) if name else NO_PROFILE
         except CliError as error:
             raise OSError(f"the profile: {error.problems[0].message}") from error
         facts = read_facts(self._host, self._settings.facts)
@@ -226,7 +247,7 @@ def source(host: Host, settings: AgentSettings) -> SignalSource[TuningFacts, Tun
         tuned.kubelet_directory or tuned.containerd_directory or tuned.kernel_arguments
         or tuned.accepted_file or tuned.ecc_file
     )  # fmt: skip
-    if not (tuned.profile or has_drop_ins or Path(tuned.record).exists()):
+    if not (tuned.profile or tuned.chosen_file or has_drop_ins or Path(tuned.record).exists()):
         return None
     return SignalSource(
         SOURCE, (DRIFT, RESTART), TuningMemory, TuningReader(host, tuned).read,

@@ -17,6 +17,7 @@ from fairlead.node.tuning.facts import FACT_NAMES, read_facts
 from fairlead.node.tuning.gpus import with_gpus
 from fairlead.node.tuning.profile import (
     NO_PROFILE,
+    PROFILE_NAME,
     MachineProfile,
     ReadyProfile,
     load_profile,
@@ -30,9 +31,9 @@ from fairlead.node.tuning.roll_out import RollOut, roll_out
 from fairlead.node.tuning.verify import TuningFinding, verify
 
 __all__ = [
-    "FACT_NAMES", "NO_PROFILE", "DropIns", "MachineProfile", "NextStart", "ReadyProfile",
-    "RecordError", "Restored", "RollOut", "TuningFinding", "TuningOutcome", "accept_on_new",
-    "accepted_values", "explained", "load_profile", "parse_profile", "profile_path", "read_facts",
-    "restore", "roll_out", "shipped_names", "tune", "unknown_facts", "verify",
-    "with_gpus",
+    "FACT_NAMES", "NO_PROFILE", "PROFILE_NAME", "DropIns", "MachineProfile", "NextStart",
+    "ReadyProfile", "RecordError", "Restored", "RollOut", "TuningFinding", "TuningOutcome",
+    "accept_on_new", "accepted_values", "explained", "load_profile", "parse_profile",
+    "profile_path", "read_facts", "restore", "roll_out", "shipped_names", "tune", "unknown_facts",
+    "verify", "with_gpus",
 ]  # fmt: skip

@@ -33,6 +33,7 @@ _SYSCTL = re.compile(r"[a-z0-9_]+(?:[./][A-Za-z0-9_:@-]+(?:\.[0-9]+)?)+")
 _ARGUMENT = re.compile(r"[A-Za-z0-9_.:-]+")
 _FIELD = re.compile(r"[A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*")
 _OF_CONTAINERD = "plugins/io.containerd.cri.v1.images/max_concurrent_downloads"
+PROFILE_NAME = re.compile("[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _WORD = re.compile(r"[A-Za-z0-9_-]+")
 _PRINTABLE = re.compile(r"[\x20-\x7e]+")
 #: Settings that name a program which the kernel runs as root, or that register one.
@@ -151,7 +152,7 @@ class ProfileLine(Section, frozen=True):
 class MachineProfile(Section, frozen=True):
     """What the machines of one shape should be like."""
 
-    name: Annotated[str, Meta(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$", description="Name.")]
+    name: Annotated[str, Meta(pattern=f"^{PROFILE_NAME.pattern}$", description="Name.")]
     about: Annotated[str, Meta(max_length=TEXT_MAX, description="For which machines it is.")] = ""
     facts: Annotated[
         Facts, Meta(max_length=FACTS_MAX, description="Facts, where none are given.")
