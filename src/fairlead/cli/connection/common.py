@@ -317,7 +317,7 @@ def check_extra(extra: str, what: str, *packages: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             raise fail(
-                Code.BAD_VALUE, f"{what} needs the Python package {package}",
+                Code.NOT_INSTALLED, f"{what} needs the Python package {package}",
                 help=(f"pip install 'fairlead[{extra}]'",),
             )  # fmt: skip
 

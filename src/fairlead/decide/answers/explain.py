@@ -66,8 +66,8 @@ from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.gang.phase import Phase, is_failing, phase_of
-from fairlead.model.holdings.claims import owners_of
 from fairlead.model.holdings.completion import ends_at
+from fairlead.model.holdings.pod_owner import owners_of
 from fairlead.model.inventory.device_offers import UNLIMITED, is_row
 
 #: Pods that are looked at for those that are overdue.

@@ -22,10 +22,10 @@ from fairlead.decide.placement.why_not.unplaceable import resource_order
 from fairlead.decide.placement.why_not.whatif import fits_now, would_fit
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.decide.verdict import Verdict
+from fairlead.model.asks.requests import is_device
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.health.windows import grace_seconds, hold_seconds
-from fairlead.model.inventory.nodes import is_device
 
 #: What it takes to read a suggestion and submit the job again; from where on whole minutes do.
 _SUBMIT_SECONDS, _MINUTES_FROM = 15.0, 300.0

@@ -15,7 +15,7 @@ from fairlead.api.jobs.placement import Placement
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import label_number
 from fairlead.decide.pinning import node_of
-from fairlead.model.holdings.claims import adopted_owner, owner_of_pod
+from fairlead.model.holdings.pod_owner import adopted_owner, owner_of_pod
 
 _STARTED = ("Running", "Succeeded", "Failed")
 

@@ -25,7 +25,15 @@ from fairlead.api.values.bounds import (
     RESOURCES_MAX,
     label_integer,
 )
-from fairlead.api.values.quantity import PODS, QuantityError, to_base
+from fairlead.api.values.quantity import (
+    ATTACHED,
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    QuantityError,
+    to_base,
+)
 
 #: Amounts in base units by resource name, sorted, zero amounts left out. Hashable.
 Request: TypeAlias = tuple[tuple[str, int], ...]
@@ -33,6 +41,8 @@ Request: TypeAlias = tuple[tuple[str, int], ...]
 Reach: TypeAlias = tuple[NodeSelector, ...]
 #: First characters of the names of marks in a request; no name of a resource begins with them.
 CARRIED, SHUNNED = "+", "-"
+_NO_DEVICES = ("hugepages-", CARRIED, SHUNNED, ATTACHED)
+ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
 #: Column of node names, for `matchFields`. A colon cannot occur in a label key.
 NAME_COLUMN = "field:metadata.name"
 #: No node has room for more.
@@ -308,3 +318,13 @@ def _check_names(spec: PodSpec) -> None:
 def request_of(amounts: Iterable[tuple[str, int]]) -> Request:
     """Return amounts as a request: sorted, zeros left out."""
     return tuple(sorted((name, amount) for name, amount in amounts if amount))
+
+
+def is_device(resource: str) -> bool:
+    """True for what is counted in whole pieces and worth packing for: GPUs, NICs and the like."""
+    return resource not in ORDINARY and not resource.startswith(_NO_DEVICES)
+
+
+def counts(resource: str) -> bool:
+    """True for what the fair share between teams looks at: CPU, memory and devices."""
+    return resource in (CPU, MEMORY) or is_device(resource)

@@ -26,12 +26,12 @@ from fairlead.model.asks.requests import (
     RequestError,
     RequestReader,
     constraints_of,
+    is_device,
     request_of,
 )
 from fairlead.model.asks.teams import BORROWS
 from fairlead.model.asks.topology import ANYWHERE, Level, TopologyRequest, topology_of
 from fairlead.model.gang.role_reach import RoleReach, Tie, within
-from fairlead.model.inventory.nodes import is_device
 from fairlead.model.inventory.reserved_nodes import reservation_key
 
 #: (namespace, name)

@@ -6,20 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from fairlead.api import names
-from fairlead.api.jobs.job import Job, owner_reference_of
+from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import Placement
-from fairlead.api.kubernetes.core import Pod
 from fairlead.api.values.quantity import is_gpu
 from fairlead.model.asks.neighbours import marks_in
-from fairlead.model.asks.requests import Request
+from fairlead.model.asks.requests import Request, is_device
 from fairlead.model.gang.gangs import GangRequest, JobKey
-from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX, is_device
-from fairlead.model.pools.grouping import alone, membership_of
+from fairlead.model.holdings.pod_owner import Owner, adopted_owner
+from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX
 
-#: Namespace, uid of a job, and whether the job stands for pods of another tool; the uid then
-#: follows the job's name, which is that of a group.
-Owner: TypeAlias = tuple[str, str, bool]
 #: (role, index)
 Member: TypeAlias = tuple[str, int]
 
@@ -109,34 +104,6 @@ def claim_of(
         job.metadata.key, job.metadata.uid, roles, is_adopted=job.spec.adopts is not None,
         priority=priority, team=team, places=places,
     )  # fmt: skip
-
-
-def adopted_owner(key: JobKey, uid: str) -> Owner:
-    """Return what pods of another tool must be of to be covered by the job that stands for them."""
-    return (key[0], f"{key[1]}/{uid}", True)
-
-
-def owners_of(key: JobKey, uid: str) -> tuple[Owner, Owner]:
-    """Return what pods of a job may be of: the job itself, and the group that it stands for."""
-    return (key[0], uid, False), adopted_owner(key, uid)
-
-
-def owner_of_pod(pod: Pod) -> Owner | None:
-    """Return the job that a pod is of; None for a pod that has to do with none.
-
-    A pod of another tool is of the job of its group, as its tool's controller reference and
-    labels say (`model/pools/grouping.py`); our labels on it only say that it was released for that
-    job.
-    """
-    meta = pod.metadata
-    controller = owner_reference_of(meta)
-    if controller is not None:
-        return (meta.namespace, controller.uid, False)
-    uid = meta.labels.get(names.JOB_UID, "")
-    key = (meta.namespace, meta.labels.get(names.JOB_NAME, ""))
-    if not uid or key not in (membership_of(pod).group.key, alone(pod).group.key):
-        return None
-    return adopted_owner(key, uid)
 
 
 @dataclass(slots=True)

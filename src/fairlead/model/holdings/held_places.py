@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from fairlead.model.asks.requests import Request
 from fairlead.model.gang.gangs import JobKey
-from fairlead.model.holdings.claims import Claim, Owner
+from fairlead.model.holdings.claims import Claim
+from fairlead.model.holdings.pod_owner import Owner
 
 _NONE: Mapping[JobKey, Mapping[str, int]] = MappingProxyType({})
 _NO_AMOUNTS: Mapping[str, int] = MappingProxyType({})

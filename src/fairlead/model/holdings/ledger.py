@@ -29,8 +29,9 @@ from fairlead.api.values.times import parse_time
 from fairlead.model.asks.neighbours import NO_RULES, Term, TermTable, rules_of_pod
 from fairlead.model.asks.requests import CARRIED, Request, RequestError, RequestReader
 from fairlead.model.gang.gangs import JobKey
-from fairlead.model.holdings.claims import Claim, Member, Owner, PodUse, booked_amount, owner_of_pod
+from fairlead.model.holdings.claims import Claim, Member, PodUse, booked_amount
 from fairlead.model.holdings.held_places import HeldPlaces
+from fairlead.model.holdings.pod_owner import Owner, owner_of_pod
 from fairlead.model.inventory.nodes import Ints, NodeTable, Use, counted
 from fairlead.model.pools.grouping import controller_of
 

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.values.quantity import PODS
-from fairlead.model.asks.requests import MEMBERS_PER_NODE_MAX, Constraints, MemberClass
+from fairlead.model.asks.requests import MEMBERS_PER_NODE_MAX, Constraints, MemberClass, is_device
 from fairlead.model.inventory.labels import resized
-from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable, is_device
+from fairlead.model.inventory.nodes import NODE_AMOUNT_MAX, Bools, Ints, NodeTable
 from fairlead.model.inventory.supply import Supply
 from fairlead.model.inventory.window_table import NodeHold
 

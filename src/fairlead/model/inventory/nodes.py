@@ -26,21 +26,21 @@ import numpy as np
 import numpy.typing as npt
 
 from fairlead.api.kubernetes.core import Node
-from fairlead.api.values.quantity import ATTACHED, CPU, EPHEMERAL_STORAGE, MEMORY, PODS
-from fairlead.model.asks.neighbours import MarkTable
+from fairlead.api.values.quantity import CPU, MEMORY, PODS
 from fairlead.model.asks.requests import (
-    CARRIED,
     NAME_COLUMN,
-    SHUNNED,
+    ORDINARY,
     MemberClass,
     Request,
     RequestReader,
+    is_device,
 )
 from fairlead.model.health.node_health import is_answering
 from fairlead.model.health.windows import closed_of
 from fairlead.model.inventory.device_offers import NODE_AMOUNT_MAX, DeviceOffers, ServedResources
 from fairlead.model.inventory.image_table import ImageTable
 from fairlead.model.inventory.labels import LabelTable, resized
+from fairlead.model.inventory.mark_table import MarkTable
 from fairlead.model.inventory.packing_order import (
     RANK_BITS,
     images_shift,
@@ -61,8 +61,6 @@ _VECTORS_MAX = 10_000
 RESOURCES_PER_NODE_MAX = 64
 ROWS_MAX = 256
 
-_NO_DEVICES = ("hugepages-", CARRIED, SHUNNED, ATTACHED)
-_ORDINARY = (CPU, MEMORY, PODS, EPHEMERAL_STORAGE)
 #: They have a row whether a node offers them or not, the first ones.
 _PERMANENT = (CPU, MEMORY, PODS)
 
@@ -81,16 +79,6 @@ def counted(slots: Ints) -> tuple[Ints, Ints]:
     Most gangs have one member, for which `np.unique` takes 50 times as long as this.
     """
     return (slots, _ONCE) if len(slots) == 1 else np.unique(slots, return_counts=True)
-
-
-def is_device(resource: str) -> bool:
-    """True for what is counted in whole pieces and worth packing for: GPUs, NICs and the like."""
-    return resource not in _ORDINARY and not resource.startswith(_NO_DEVICES)
-
-
-def counts(resource: str) -> bool:
-    """True for what the fair share between teams looks at: CPU, memory and devices."""
-    return resource in (CPU, MEMORY) or is_device(resource)
 
 
 class NodeTable:
@@ -449,7 +437,7 @@ class NodeTable:
         """Return what a node offers, zero amounts left out; of too many names the ordinary ones."""
         given = node.status.allocatable or node.status.capacity
         if len(given) > RESOURCES_PER_NODE_MAX:
-            order = sorted(given, key=lambda name: (name not in _ORDINARY, name))
+            order = sorted(given, key=lambda name: (name not in ORDINARY, name))
             given = {name: given[name] for name in order[:RESOURCES_PER_NODE_MAX]}
         amounts = self._reader.amounts(given)
         return {name: min(a, NODE_AMOUNT_MAX) for name, a in amounts.items() if a > 0}

@@ -30,9 +30,10 @@ from fairlead.decide.placement.places.freed_capacity import FreedCapacity
 from fairlead.decide.placement.places.search import Plan
 from fairlead.decide.placement.waiting.lost_work import silent_seconds
 from fairlead.decide.verdict import ObjectKey
+from fairlead.model.asks.requests import is_device
 from fairlead.model.gang.gangs import InvalidGang
 from fairlead.model.holdings.claims import Claim
-from fairlead.model.inventory.nodes import Bools, is_device
+from fairlead.model.inventory.nodes import Bools
 
 #: Between two searches.
 _LOOK_SECONDS = 60.0

@@ -29,7 +29,8 @@ from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.gang.phase import Phase, phase_of
-from fairlead.model.holdings.claims import Claim, PodUse, owners_of
+from fairlead.model.holdings.claims import Claim, PodUse
+from fairlead.model.holdings.pod_owner import owners_of
 from fairlead.model.inventory.nodes import Bools, NodeTable, Use, counted
 
 #: A pod that should have gone so long ago may never go: its room does not count as leaving.

@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from fairlead.api.kubernetes.core import Node
 from fairlead.decide.placement.places.kept_room import KeptRoom
-from fairlead.model.asks.neighbours import MarkTable
 from fairlead.model.asks.requests import MemberClass
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.holdings.claims import Claim
+from fairlead.model.inventory.mark_table import MarkTable
 from fairlead.model.inventory.nodes import Bools, Ints, Use
 from fairlead.model.transaction import Transaction
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from fairlead.model.asks.neighbours import MarkTable
 from fairlead.model.asks.requests import MemberClass, Request
 from fairlead.model.cluster import ClusterState
+from fairlead.model.inventory.mark_table import MarkTable
 from fairlead.model.inventory.nodes import Bools, Ints, Use
 
 

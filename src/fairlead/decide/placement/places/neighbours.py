@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fairlead.model.asks.neighbours import MarkTable, is_port
+from fairlead.model.asks.neighbours import is_port
 from fairlead.model.asks.requests import (
     CARRIED,
     MEMBERS_PER_NODE_MAX,
@@ -29,6 +29,7 @@ from fairlead.model.asks.requests import (
     Spread,
 )
 from fairlead.model.gang.gangs import GangRequest
+from fairlead.model.inventory.mark_table import MarkTable
 from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
 
 

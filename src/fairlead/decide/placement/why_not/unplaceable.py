@@ -27,11 +27,11 @@ from fairlead.decide.placement.why_not.reach_words import reach_text
 from fairlead.decide.reasons import FREE_NODES, OWNERS, SPARES, TEAM_NODES, Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.decide.words import fold_names, plural, some_of
-from fairlead.model.asks.requests import Constraints
+from fairlead.model.asks.requests import Constraints, is_device
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang, RoleRequest
 from fairlead.model.inventory.device_offers import is_row
-from fairlead.model.inventory.nodes import Bools, Ints, NodeTable, is_device
+from fairlead.model.inventory.nodes import Bools, Ints, NodeTable
 from fairlead.model.inventory.supply import Supply
 
 BLOCKERS_MAX = 10

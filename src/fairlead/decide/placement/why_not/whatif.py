@@ -14,9 +14,9 @@ from fairlead.decide.placement.places.size import largest_plan
 from fairlead.decide.placement.why_not.unplaceable import judge_empty, judge_present
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, Verdict
+from fairlead.model.asks.requests import is_device
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
-from fairlead.model.inventory.nodes import is_device
 
 
 def would_fit(state: ClusterState, gang: GangRequest | InvalidGang) -> Verdict:
