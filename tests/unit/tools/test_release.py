@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from tools.release.audit import UNKNOWN, VULNERABLE, report
 from tools.release.bare_machine import ROOT, Failed, check, commands
 from tools.release.build import Unfit, notes
 from tools.release.licences import is_allowed, main, packages, rows
@@ -49,6 +50,23 @@ def test_one_side_of_an_expression_has_to_be_allowed(expression: str, *, allowed
 def test_packages_of_other_machines_are_not_looked_for() -> None:
     lock = "a==1 \\\n    --hash=sha256:00\nb==2 ; sys_platform == 'win32' \\\n# via c==3\n"
     assert list(packages(lock)) == [("a", "1")]
+
+
+def test_an_audit_names_what_is_known_and_is_no_all_clear_where_the_index_is_silent() -> None:
+    clean = {"name": "click", "version": "8.5.1", "vulns": []}
+    silent = {"name": "yarl", "skip_reason": "Dependency not found on PyPI"}
+    entry = {"id": "PYSEC-1", "aliases": ["CVE-2"], "fix_versions": ["3.1"], "description": "x"}
+    sick = {"name": "jinja2", "version": "3.0", "vulns": [entry]}
+    assert report({"dependencies": [clean]}) == (0, ["1 of 1 packages were audited"])
+    assert report({"dependencies": [clean, silent]}) == (
+        UNKNOWN, ["1 of 2 packages were audited", "the index said nothing of yarl"]
+    )  # fmt: skip
+    assert report({"dependencies": [sick, silent]}) == (
+        VULNERABLE,
+        ["jinja2 3.0: PYSEC-1, CVE-2; mended in 3.1", "1 of 2 packages were audited",
+         "the index said nothing of yarl"],
+    )  # fmt: skip
+    assert report({"dependencies": []})[0] == UNKNOWN, "a lock that was not read"
 
 
 def test_notes_are_the_section_of_the_version() -> None:
