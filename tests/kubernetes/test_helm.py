@@ -29,6 +29,7 @@ from fairlead.webhook.configuration import MUTATING
 
 pytestmark = pytest.mark.kubernetes
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "fairlead"
+DEFINITIONS = CHART.with_name("fairlead-crds")
 #: Labels by which Helm marks what it has made.
 OF_HELM = ("helm.sh/chart", "app.kubernetes.io/managed-by")
 CHOICES = {
@@ -203,6 +204,36 @@ def test_the_chart_renders_what_the_command_applies(helm: str, tmp_path: Path, n
         assert rendered[label] == manifest, label
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {},
+        {"crds": {"keep": False, "v1beta1": True}},
+        {"crds": {"v1beta1": True}, "webhook": {"certManager": {"enabled": True}}},
+    ],
+    ids=["defaults", "v1beta1", "certificates"],
+)
+def test_the_chart_of_the_definitions_renders_those_of_the_other_chart(
+    helm: str, tmp_path: Path, choice: dict[str, Any]
+) -> None:
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump(choice))
+    more = ("--set", "webhook.certManager.issuerRef.name=ca")
+    made = [
+        {
+            label_of(each): without_labels_of_the_release(each)
+            for each in yaml.load_all(text, yaml.CSafeLoader)
+            if each is not None and each["kind"] == "CustomResourceDefinition"
+        }
+        for chart, options in ((DEFINITIONS, ()), (CHART, more))
+        for text in [run(helm, "template", "fairlead", str(chart), "-n", OWN_NAMESPACE, "-f",
+                         str(values), *options, home=tmp_path)]
+    ]  # fmt: skip
+    assert made[0] == made[1]
+    assert len(made[0]) == len(list(DEFINITIONS.glob("templates/custom*.yaml")))
+    run(helm, "lint", "--strict", str(DEFINITIONS), "-f", str(values), home=tmp_path)
+
+
 def test_an_overlay_of_kustomize_changes_the_image_and_nothing_else(tmp_path: Path) -> None:
     base = CHART.parents[1] / "kubernetes"
     digest = "sha256:" + "ab" * 32
@@ -276,7 +307,6 @@ def test_the_default_values_are_those_of_the_types() -> None:
         ("webhook.certManager.enabled=true", "issuerRef.name"),
         ("webhook.certManager.enabled=true,webhook.enabled=false", "webhook.enabled"),
         ("crds.v1beta1=true,webhook.enabled=false", "crds.v1beta1"),
-        ("crds.v1beta1=true,crds.install=false", "crds.v1beta1"),
     ],
 )
 def test_helm_refuses_what_the_command_refuses(
@@ -362,7 +392,19 @@ async def test_it_is_installed_upgraded_and_removed_and_jobs_outlive_it(
         assert refused.returncode == 5
         assert "helm uninstall fairlead" in refused.stderr
 
+        run(helm, "upgrade", "fairlead", str(CHART), "--reuse-values", *access,
+            "--set", "crds.install=false", home=tmp_path)  # fmt: skip
+        for arguments in (("install", "--take-ownership"), ("upgrade",)):
+            run(helm, *arguments, "fairlead-crds", str(DEFINITIONS), *access, home=tmp_path)
+        for kind in kinds:
+            moved = await find(client, kind)
+            assert moved is not None
+            owner = moved["metadata"]["annotations"]["meta.helm.sh/release-name"]
+            assert owner == "fairlead-crds"
+        assert (await client.get(JOBS, "kept", namespace="default")).metadata.finalizers
+
         run(helm, "uninstall", "fairlead", *access, home=tmp_path)
+        run(helm, "uninstall", "fairlead-crds", *access, home=tmp_path)
         del made[f"Namespace {OWN_NAMESPACE}"]  # Helm leaves namespaces alone
         assert [label for label, each in made.items() if await find(client, each)] == []
         for kind in kinds:

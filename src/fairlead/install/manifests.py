@@ -135,11 +135,7 @@ def templates() -> Mapping[str, str]:
     files = sorted((CHART / "templates").glob("*.yaml"))
     found = {path.name: path.read_text() for path in files if path.name not in _NOT_OBJECTS}
     found["clusterrole.yaml"] = found["clusterrole.yaml"].replace(f"{_SOURCES}\n", _source_rules())
-    for manifest in crd.manifests():
-        # As templates, not in crds/: Helm never upgrades what is in there.
-        name = f"customresourcedefinition-{manifest['spec']['names']['plural']}.yaml"
-        keep = {"helm.sh/resource-policy": "keep"}
-        found[name] = _with_beta(_generated(manifest, "crds.install", "crds.keep", keep), manifest)
+    found |= _definitions()
     inject = {INJECT: f"{_NAMESPACE}/{SERVICE}"}
     # Without a caBundle: the keeper of the certificate fills it in, and applying keeps it.
     for manifest in configurations(
@@ -167,6 +163,22 @@ def templates() -> Mapping[str, str]:
         ),
     }
     return dict(sorted(found.items()))
+
+
+def definition_templates() -> Mapping[str, str]:
+    """Return the templates of the chart that has the definitions alone, whatever its values."""
+    return {name: f"{_unconditional(text)}\n" for name, text in _definitions().items()}
+
+
+def _definitions() -> dict[str, str]:
+    # As templates, not in crds/: Helm never upgrades what is in there.
+    keep = {"helm.sh/resource-policy": "keep"}
+    return {
+        f"customresourcedefinition-{manifest['spec']['names']['plural']}.yaml": _with_beta(
+            _generated(manifest, "crds.install", "crds.keep", keep), manifest
+        )
+        for manifest in crd.manifests()
+    }
 
 
 def _source_rules() -> str:

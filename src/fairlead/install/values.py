@@ -216,10 +216,9 @@ class ServiceAccount(Section, frozen=True):
     annotations: Annotated[Texts, about("Its annotations.")] = _EMPTY
 
 
-class Crds(Section, frozen=True):
+class Definitions(Section, frozen=True):
     """Our kinds."""
 
-    install: Annotated[bool, about("Install and upgrade them.")] = True
     v1beta1: Annotated[
         bool,
         about("Serve v1beta1, too, which the webhook converts. While no webhook answers, the "
@@ -228,6 +227,33 @@ class Crds(Section, frozen=True):
     keep: Annotated[bool, about("Let helm uninstall leave them; with them, all jobs would go.")] = (
         True
     )
+
+
+class Crds(Definitions, frozen=True):
+    """Our kinds."""
+
+    install: Annotated[
+        bool, about("Install and upgrade them; false where a chart of their own does.")
+    ] = True
+
+
+class Injection(Section, frozen=True):
+    """Authorities of what converts."""
+
+    enabled: Annotated[bool, about("Let cert-manager fill them in, for v1beta1.")] = False
+
+
+class Converter(Section, frozen=True):
+    """The webhook, which converts v1beta1."""
+
+    cert_manager: Injection = Injection()
+
+
+class DefinitionValues(Section, frozen=True):
+    """What a person may choose in the chart of the definitions alone."""
+
+    crds: Definitions = Definitions()
+    webhook: Converter = Converter()
 
 
 class WebImpersonation(Section, frozen=True):
@@ -405,8 +431,8 @@ def conflicts(values: Values) -> Iterator[tuple[str, str]]:
             yield "webhook.certManager.enabled", "it takes webhook.enabled: true"
         if not values.webhook.cert_manager.issuer_ref.get("name"):
             yield "webhook.certManager.enabled", "it takes webhook.certManager.issuerRef.name"
-    if values.crds.v1beta1 and not (values.crds.install and values.webhook.enabled):
-        yield "crds.v1beta1", "it takes crds.install: true and webhook.enabled: true"
+    if values.crds.v1beta1 and not values.webhook.enabled:
+        yield "crds.v1beta1", "it takes webhook.enabled: true"
     if values.web.impersonation.enabled and not values.web.enabled:
         yield "web.impersonation.enabled", "it takes web.enabled: true"
     if values.web.cert_manager.enabled and not values.web.enabled:
