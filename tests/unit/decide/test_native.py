@@ -43,6 +43,7 @@ from fairlead.testing.builders import (
     make_placement,
     make_role,
 )
+from fairlead.testing.device_builders import with_device_claims
 
 from .jobs_world import World, new_job
 
@@ -81,8 +82,9 @@ def test_the_group_comes_before_the_pods_and_goes_with_the_attempt() -> None:
         (POLICY, new_job(count=5)),
         (POLICY, new_job(count=1)),
         (POLICY, new_job(topology=Topology(key="rack"))),
+        (POLICY, with_device_claims(new_job(), claims=["shared"])),
     ],
-    ids=["no API", "pinned", "big", "single", "topology"],
+    ids=["no API", "pinned", "big", "single", "topology", "shared devices"],
 )
 def test_other_gangs_are_pinned(policy: JobsPolicy, job: Job) -> None:
     world = begun(job, policy)

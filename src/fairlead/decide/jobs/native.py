@@ -5,8 +5,9 @@ room in our books. But no member names a node. kube-scheduler binds all or none,
 ends up is written back as its placement (`RecordActualPlacement`).
 
 For gangs that kube-scheduler can place as we mean it, and that it can place soon: without a
-topology, and not big. Its work for a group grows with the square of the members (measured, 1.36:
-1 s for 250, 7 s for 1,000, 31 s for 2,000), so bigger ones are pinned.
+topology or a claim for devices that members share, and not big. Its work for a group grows with the
+square of the members (measured, 1.36: 1 s for 250, 7 s for 1,000, 31 s for 2,000), so bigger ones
+are pinned.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def is_native(
     Not one with a member on a spare: it would have to tolerate all of them, and might take others.
     From then on its PodGroup decides: labels of nodes may change, and no gang is of two kinds.
     """
-    if policy.groups is None or job.spec.topology is not None:
+    if policy.groups is None or job.spec.topology is not None or _shares_devices(job):
         return False
     if not 2 <= job.member_count <= policy.native_members_max:
         return False
@@ -48,6 +49,12 @@ def is_native(
     return all(
         policy.binding_on(node, labelled) is Binding.NATIVE and node not in spares for node in nodes
     )
+
+
+def _shares_devices(job: Job) -> bool:
+    """True where the devices of the first member that is bound decide on the node of the others."""
+    claims = (each for role in job.spec.roles for each in role.template.spec.resource_claims)
+    return any(each.resource_claim_name for each in claims)
 
 
 def group_name(job: Job, attempt: int) -> str:
