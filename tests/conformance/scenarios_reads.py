@@ -255,6 +255,8 @@ async def p60_p62_definitions(r: Recorder) -> None:
             kind=MERGE)  # fmt: skip
     await r("strategic", "PATCH", f"{WIDGETS}/w", {"spec": {"size": 2}}, kind=STRATEGIC)
     await r("scale", "GET", f"{WIDGETS}/w/scale")
+    labels = {"metadata": {"labels": {"a": "b"}}}
+    await r("scale-none", "PATCH", f"{WIDGETS}/w/scale", labels, kind=MERGE)
     await r("scale-patch", "PATCH", f"{WIDGETS}/w/scale", {"spec": {"replicas": 4}}, kind=MERGE)
     await r("scale-negative", "PATCH", f"{WIDGETS}/w/scale", {"spec": {"replicas": -4}}, kind=MERGE)
     await r("selected", "GET", WIDGETS, query={"fieldSelector": "spec.mode=fast"})

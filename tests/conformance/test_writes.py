@@ -159,6 +159,25 @@ async def test_p15_scale_reads_and_writes_the_replicas(target: Target) -> None:
     assert (await target.request("PUT", f"{WIDGETS}/w/scale", scale)).status == 409
 
 
+async def test_p15_an_object_without_replicas_has_no_scale_until_it_is_given_some(
+    target: Target,
+) -> None:
+    await target.request("POST", CRDS, widget_crd())
+    await target.request("POST", WIDGETS, widget("w"))
+    absent = await target.request("GET", f"{WIDGETS}/w/scale")
+    assert (absent.status, absent.json["reason"], absent.json["message"]) == (
+        500, "InternalError",
+        'Internal error occurred: the spec replicas field ".spec.replicas" does not exist',
+    )  # fmt: skip
+    labels, two = {"metadata": {"labels": {"a": "b"}}}, {"spec": {"replicas": 2}}
+    refused = await patch(target, f"{WIDGETS}/w/scale", labels)
+    assert (refused.status, refused.json["message"]) == (
+        400, 'the spec replicas field ".spec.replicas" cannot be empty',
+    )  # fmt: skip
+    scaled = await patch(target, f"{WIDGETS}/w/scale", two)
+    assert (scaled.status, scaled.json["spec"]) == (200, {"replicas": 2})
+
+
 async def test_p16_a_merge_patch_deletes_with_null_and_replaces_lists(target: Target) -> None:
     body = config("a", x="1", y="2")
     body["metadata"]["finalizers"] = ["example.dev/a", "example.dev/b"]

@@ -406,7 +406,7 @@ class Resources:
             body: Any = await self._body(call)
         else:
             patch_type, patch = await self._patch_body(call)
-            scale = self._service.get_scale(call.info, call.key)
+            scale = self._service.scale_to_change(call.info, call.key)
             apply = apply_json_patch if patch_type is PatchType.JSON else apply_merge_patch
             body = apply(scale, patch)
         scale = await self._service.put_scale(call.info, call.key, as_object(body), options)

@@ -346,6 +346,10 @@ class ApiService:
         """Return the autoscaling/v1 Scale of a custom resource, whole."""
         return subresources.get_scale(self._context, info, key)
 
+    def scale_to_change(self, info: ResourceInfo, key: Key) -> dict[str, Any]:
+        """Return the Scale that a patch begins with; it may have no replicas."""
+        return subresources.scale_to_change(self._context, info, key)
+
     async def put_scale(
         self, info: ResourceInfo, key: Key, body: Mapping[str, Any], options: WriteOptions
     ) -> dict[str, Any]:

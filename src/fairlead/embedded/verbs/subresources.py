@@ -13,7 +13,14 @@ from typing import Any
 
 from fairlead.api.kubernetes import core
 from fairlead.api.kubernetes.selectors import OPERATORS, Operator, Requirement, Selector
-from fairlead.api.status import Conflict, InternalError, StatusCause, StatusDetails, TooManyRequests
+from fairlead.api.status import (
+    BadRequest,
+    Conflict,
+    InternalError,
+    StatusCause,
+    StatusDetails,
+    TooManyRequests,
+)
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import FieldPath, ResourceInfo, ScalePaths
 from fairlead.embedded.schema.values import as_map
@@ -158,6 +165,10 @@ def _scaled(value: int | str, total: int) -> int:
 # ---------------------------------------------------------------------- scale
 
 
+#: The replicas of an object that has none (`invalidSpecReplicas`, apiextensions-apiserver).
+_NO_REPLICAS = -(2**31)
+
+
 def _at(obj: Any, path: FieldPath) -> Any:
     for key in path:
         obj = obj.get(key) if isinstance(obj, Mapping) else None
@@ -171,12 +182,29 @@ def _paths(info: ResourceInfo) -> ScalePaths:
 
 
 def get_scale(context: Context, info: ResourceInfo, key: Key) -> dict[str, Any]:
-    """Return the autoscaling/v1 Scale of an object."""
+    """Return the autoscaling/v1 Scale of an object; InternalError where it has no replicas."""
+    scale = scale_to_change(context, info, key)
+    if scale["spec"]["replicas"] == _NO_REPLICAS:
+        why = f"the spec replicas field {_replicas_path(info)} does not exist"
+        causes = (StatusCause(message=why),)
+        raise InternalError(f"Internal error occurred: {why}", details=StatusDetails(causes=causes))
+    return scale
+
+
+def scale_to_change(context: Context, info: ResourceInfo, key: Key) -> dict[str, Any]:
+    """Return the Scale that a patch begins with; it may have no replicas."""
     paths = _paths(info)
     record = context.store.get(info.name, key)
     if record is None:
         raise errors.not_found(info, key[1])
-    return _scale(paths, record)
+    scale = _scale(paths, record)
+    if _at(record.plain(), paths.spec_replicas) is None:
+        scale["spec"]["replicas"] = _NO_REPLICAS
+    return scale
+
+
+def _replicas_path(info: ResourceInfo) -> str:
+    return f'"{"".join(f".{name}" for name in _paths(info).spec_replicas)}"'
 
 
 def _scale(paths: ScalePaths, record: Record) -> dict[str, Any]:
@@ -207,6 +235,8 @@ def put_scale(
     """Write the wished replicas. Conflict for another version, Invalid for a negative number."""
     paths = _paths(info)
     replicas = _at(body, ("spec", "replicas")) or 0
+    if replicas == _NO_REPLICAS:
+        raise BadRequest(f"the spec replicas field {_replicas_path(info)} cannot be empty")
     if not isinstance(replicas, int) or isinstance(replicas, bool) or replicas < 0:
         why = "must be a whole number greater than or equal to 0"
         problem = FieldProblem("spec.replicas", ProblemType.INVALID, why, replicas)

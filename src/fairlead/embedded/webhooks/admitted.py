@@ -240,7 +240,7 @@ class Admitted:
     async def _put_scale(
         self, info: ResourceInfo, key: Key, body: Mapping[str, Any], options: WriteOptions
     ) -> tuple[Record, Obj]:
-        old = subresources.get_scale(self.context, info, key)
+        old = subresources.scale_to_change(self.context, info, key)
         wished = body.get("spec") if isinstance(body.get("spec"), Mapping) else {}
         metadata = {**old["metadata"], **_metadata(body)}
         new = {**old, "metadata": metadata, "spec": wished}
