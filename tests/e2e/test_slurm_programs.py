@@ -84,7 +84,7 @@ process elsewhere {
   "echo ${all*.trim().sort()} with \\$SLURM_CPUS_PER_TASK CPUs"
 }
 workflow {
-  alone(Channel.of(1..2))
+  alone(Channel.of(1..47))
   listed(Channel.of(0..1))
   alone.out.mix(listed.out) | collect | elsewhere | view
 }
@@ -97,7 +97,7 @@ executor { pollInterval = '1 sec'; queueStatInterval = '1 sec'; exitReadTimeout 
 """
 
 
-def test_nextflow_runs_tasks_arrays_and_a_retry_and_finds_a_job_of_another_partition(
+def test_nextflow_runs_50_tasks_an_array_and_a_retry_and_finds_a_job_of_another_partition(
     tools: Tools,
 ) -> None:
     (tools.root / "main.nf").write_text(WORKFLOW)
@@ -107,9 +107,10 @@ def test_nextflow_runs_tasks_arrays_and_a_retry_and_finds_a_job_of_another_parti
         "nextflow.cli.Launcher", "run", "main.nf", "-ansi-log", "false",
         NXF_OFFLINE="true", NXF_HOME=str(tools.root / "nxf"),
     )  # fmt: skip
-    assert "[alone 1, alone 2, listed 0, attempt 1, listed 1, attempt 2] with 2 CPUs" in said, said
+    alone = ", ".join(sorted(f"alone {i}" for i in range(1, 48)))
+    assert f"[{alone}, listed 0, attempt 1, listed 1, attempt 2] with 2 CPUs" in said, said
     ended = tools.run("sacct", "-X", "-n", "-P", "-o", "State,Timelimit").out.splitlines()
-    assert sorted(ended) == ["COMPLETED|3-00:00:00", *["COMPLETED|UNLIMITED"] * 4,
+    assert sorted(ended) == ["COMPLETED|3-00:00:00", *["COMPLETED|UNLIMITED"] * 49,
                              "FAILED|UNLIMITED"]  # fmt: skip
 
 
