@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,7 @@ def exported() -> dict[str, set[str]]:
     operator._metrics.doctor.watch(lambda: Examination(0.0))
     operator._metrics.health.watch(HealthReport)
     operator._metrics.silence.watch(SilenceReport)
+    operator._metrics.tickets.watch(Counter)
     operator._metrics.traffic.watch(TrafficReport)
     operator._metrics.use.watch(IdleReport)
     line = lines_of(ExportKey(ExportScope.FLEET, "", "a"), Sketch({1: 1}))
