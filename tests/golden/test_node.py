@@ -21,7 +21,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.jobs.attempt import Attempt, Progress, Straggler
 from fairlead.api.jobs.notify import NoticeState
-from fairlead.api.kubernetes.core import Node, Taint
+from fairlead.api.kubernetes.core import Node, NodeCondition, Taint
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
 from fairlead.cli.formats.table import render_table
@@ -69,6 +69,17 @@ def report(node: Node) -> NodeReport:
 
 def shown(node: Node, found: NodeReport | None, preview: Preview) -> str:
     return "\n".join([*node_lines(node, found, preview, NOW), ""])
+
+
+def test_what_other_tools_state_of_a_node_is_among_its_faults() -> None:
+    stated = (
+        NodeCondition("KernelDeadlock", "True", "DockerHung", "task docker:20744 blocked",
+                      last_transition_time=format_time(NOW - 600)),
+        NodeCondition("XIDErrors", "True", "GPUXID79", "unread", last_transition_time="never"),
+    )  # fmt: skip
+    node = make_node("n17", labels={names.POOL: "h100"})
+    node = replace(node, status=replace(node.status, conditions=stated))
+    check("node/stated.txt", render_table(FAULT_COLUMNS, fault_rows(None, node, NOW), width=None))
 
 
 def test_a_node_whose_repair_was_asked_for_says_whom_when_and_what_came_of_it() -> None:

@@ -126,7 +126,7 @@ class Controllers:
         #: The cluster as the mirrors show it, taken in once for all controllers.
         self.world = ClusterWorld(
             self.mirrors.cluster(), clock=self._clock, levels=policies.levels,
-            balloon_namespace=policies.own_namespace,
+            balloon_namespace=policies.own_namespace, conditions=policies.condition_rules,
             set_aside=self._new_set_aside("cluster"), matches_beside=True,
         )  # fmt: skip
         self._numbers = Numbers(client, policies.numbers, highest=self._highest_number)

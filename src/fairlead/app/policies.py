@@ -11,6 +11,7 @@ from fairlead.decide.arrays import ArraysPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.balloons import BalloonPolicy
 from fairlead.decide.fleet.view import FleetPolicy
+from fairlead.decide.health.conditions import ConditionRules
 from fairlead.decide.health.policy import HealthPolicy, SilencePolicy
 from fairlead.decide.idle import IdlePolicy
 from fairlead.decide.images.policy import ImagesPolicy
@@ -57,6 +58,11 @@ class Policies:
         if self.balloons.namespace:
             return self.balloons.namespace
         return self.health.test_namespace if self.health.enabled else ""
+
+    @property
+    def condition_rules(self) -> ConditionRules | None:
+        """What conditions mean that other tools state of nodes; None where health does not look."""
+        return self.health.condition_rules() if self.health.enabled else None
 
     @property
     def health_policy(self) -> HealthPolicy:

@@ -57,6 +57,7 @@ from fairlead.api.resources import (
     Resource,
 )
 from fairlead.controllers.admissions import Admissions
+from fairlead.decide.health.conditions import ConditionRules
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.priorities import PriorityTable
@@ -87,6 +88,7 @@ class ClusterWorld:
         balloon_namespace: str = "",
         set_aside: SetAside = STRICT,
         matches_beside: bool = False,
+        conditions: ConditionRules | None = None,
     ) -> None:
         """Register on the mirrors.
 
@@ -96,6 +98,7 @@ class ClusterWorld:
         `set_aside` takes the objects that cannot be taken in. STRICT: each is a fault of the
         mirror's reader, which is for mirrors that no other process part shares. `levels` are those
         of the topology, widest first. `balloon_namespace`: where balloons are; "": nowhere.
+        `conditions`: what those mean that other tools state of nodes; without them, nothing.
         """
         self.mirrors = mirrors
         self.set_aside = set_aside
@@ -104,7 +107,7 @@ class ClusterWorld:
         self.yielding = YieldingTests(balloon_namespace)
         self._levels = levels
         self._balloon_namespace = balloon_namespace
-        self._matches_beside = matches_beside
+        self._matches_beside, self._conditions = matches_beside, conditions
         self.state = self._empty_state()
         #: Placements that were sent and whose outcome is unknown: no object shows them, so they
         #: outlive the scheduler that sent them (`uncertain_placements.py`).
@@ -285,10 +288,15 @@ class ClusterWorld:
         self.state.suspects.put_report(change.key[1], is_sick=is_sick)
 
     def _node_changed(self, change: Change[Node]) -> None:
-        if change.new is None:
+        node, rules = change.new, self._conditions
+        if node is None:
             self.state.node_deleted(change.key[1])
         else:
-            self.state.node_changed(change.new)
+            self.state.node_changed(node)
+        if rules is not None:
+            stated = rules.faults_of(node) if node is not None else ()
+            is_sick = any(each.severity.is_sick for each in stated)
+            self.state.suspects.put_stated(change.key[1], is_sick=is_sick)
 
     def _node_health_changed(self, change: Change[Node]) -> None:
         if change.new is None:

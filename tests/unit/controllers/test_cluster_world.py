@@ -10,14 +10,16 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.unit.controllers.test_uncertain_placements import Line
 
 from fairlead.api.jobs.job import Job
-from fairlead.api.kubernetes.core import Node, PriorityClass
+from fairlead.api.kubernetes.core import Node, NodeCondition, PriorityClass
 from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES, Resource
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
 from fairlead.controllers.scheduler import SchedulerController
+from fairlead.decide.health.conditions import ConditionRules
 from fairlead.decide.placement.waiting import state as placement_state
 from fairlead.model.cluster import ClusterState
 from fairlead.runtime.client import Request, RequestVerb
@@ -60,8 +62,9 @@ class Process:
         self.clock = LoopClock(EPOCH)
         self.mirrors = ClusterMirrors.make(client, clock=self.clock, rng=random.Random(1))
         self.world = ClusterWorld(
-            self.mirrors, clock=self.clock, set_aside=SetAside("cluster", events=Events())
-        )
+            self.mirrors, clock=self.clock, set_aside=SetAside("cluster", events=Events()),
+            conditions=ConditionRules(),
+        )  # fmt: skip
 
     @asynccontextmanager
     async def scheduler(self) -> AsyncIterator[SchedulerController]:
@@ -248,6 +251,24 @@ def test_a_job_that_a_new_scheduler_cannot_take_in_holds_up_no_other(
             assert process.placed("good") is not None
             assert process.placed("bad") is None
             assert process.world.set_aside.find(JOBS, ("default", "bad")) is not None
+
+    play(main)
+
+
+def test_a_node_of_which_other_tools_state_a_fault_is_taken_last_by_a_gang() -> None:
+    async def main(process: Process) -> None:
+        sick, *others = make_nodes(3)
+        stated = NodeCondition("KernelDeadlock", "True", "DockerHung")
+        conditions = (*sick.status.conditions, stated)
+        sick = replace(sick, status=replace(sick.status, conditions=conditions))
+        await process.create(sick, *others, make_job("a", count=2))
+        async with process.scheduler():
+            suspects = process.world.state.suspects
+            assert suspects.since(EPOCH) == ["node-0000"]
+            assert process.placed("a") == ["node-0001", "node-0002"]
+            await process.client.delete(NODES, "node-0000")
+            await asyncio.sleep(1)
+            assert suspects.since(EPOCH) == []
 
     play(main)
 

@@ -120,9 +120,9 @@ def show(common_: Common, *, name: str, has_history: bool) -> None:
         common_.data({"node": raw, "report": _raw_report(api, name)})
         return
     common_.lines(node_lines(found, report, _preview(api, found), at))
-    if report is not None and report.status.faults:
+    if faults := fault_rows(report, found, at):
         common_.emit("\n")
-        common_.table(FAULT_COLUMNS, fault_rows(report, found, at), empty="")
+        common_.table(FAULT_COLUMNS, faults, empty="")
     record = record_of(found.metadata.annotations)
     if record is not None and record.tries:
         common_.emit("\n")

@@ -16,6 +16,7 @@ from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.jobs import latest_attempt
 from fairlead.cli.views.nodes import pool_of, state_of
 from fairlead.decide.attempts.record import straggler_words
+from fairlead.decide.health.conditions import ConditionRules
 from fairlead.decide.words import duration, plural
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_of
 from fairlead.model.health.ticket import TicketEvent, TicketRecord, tickets_of
@@ -34,6 +35,7 @@ REASON_COLUMNS: tuple[Column, ...] = (
     Column("NODE"), Column("STATE"), Column("SINCE"), Column("UNTIL"),
     Column("REASON", may_cut=True),
 )  # fmt: skip
+_SHIPPED = ConditionRules()
 _NEXT = {
     NodeState.CORDONED: "gangs leave after their next checkpoint; at {deadline} the rest is "
     "evicted",
@@ -179,18 +181,28 @@ def slow_members(jobs: Iterable[Job], node: str, now: float) -> tuple[str, ...]:
     return tuple(text for _, text in sorted(found))
 
 
-def fault_rows(report: NodeReport, node: Node, now: float) -> list[Row]:
-    """Return a row for each fault, the worst first."""
-    if report.status.node_uid != node.metadata.uid:
-        return []
+def fault_rows(report: NodeReport | None, node: Node, now: float) -> list[Row]:
+    """Return a row for each fault of a node's report, the worst first, and then for those that
+    other tools state as its conditions, by the rules that are shipped.
+    """
+    is_own = report is not None and report.status.node_uid == node.metadata.uid
+    reported = report.status.faults if report is not None and is_own else ()
     return [
         (
             each.severity.value, each.check, each.component, ",".join(each.codes) or "-",
-            each.action.value, f"{duration(now - parse_time(each.first_seen))} ago",
-            f"{duration(now - parse_time(each.last_seen))} ago", f"{each.count:,}", each.evidence,
+            each.action.value, _ago(each.first_seen, now), _ago(each.last_seen, now),
+            f"{each.count:,}", each.evidence,
         )
-        for each in report.status.faults
+        for each in (*reported, *_SHIPPED.faults_of(node))
     ]  # fmt: skip
+
+
+def _ago(at: str, now: float) -> str:
+    """Return how long ago an instant was; "-" for what cannot be read, as others may state it."""
+    try:
+        return f"{duration(now - parse_time(at))} ago"
+    except ValueError:
+        return "-"
 
 
 def try_rows(record: NodeRecord, now: float) -> list[Row]:

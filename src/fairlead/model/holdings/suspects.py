@@ -26,8 +26,9 @@ SUSPECTS_MAX = 1000
 #: Of each team, or of a namespace without one: nodes that its own gangs' tests condemn, and those
 #: of its stragglers.
 TESTED_MAX = 8
-#: In the place of a job: the node's own condition, and the report of its agent.
-_NODE, _REPORT = ("", ""), ("", "report")
+#: In the place of a job: the node's own condition, the report of its agent, and what other tools
+#: state of it.
+_NODE, _REPORT, _STATED = ("", ""), ("", "report"), ("", "stated")
 #: In the place of a job's name, which is never empty.
 _TESTS = ""
 
@@ -98,10 +99,17 @@ class SuspectTable:
 
     def put_report(self, name: str, *, is_sick: bool) -> None:
         """Take in whether the agent of a node reports faults now."""
+        self._put_present(name, _REPORT, is_sick=is_sick)
+
+    def put_stated(self, name: str, *, is_sick: bool) -> None:
+        """Take in whether other tools state faults of a node now, as its conditions."""
+        self._put_present(name, _STATED, is_sick=is_sick)
+
+    def _put_present(self, name: str, source: JobKey, *, is_sick: bool) -> None:
         if is_sick:
-            self._signs.setdefault(name, {})[_REPORT] = inf
+            self._signs.setdefault(name, {})[source] = inf
         else:
-            self._remove(name, _REPORT)
+            self._remove(name, source)
 
     def remove_node(self, name: str) -> None:
         """Take in that a node is gone; what attempts say of its name stays."""
@@ -114,9 +122,10 @@ class SuspectTable:
         return sorted(node for _, node in nlargest(SUSPECTS_MAX, found))
 
     def signs_since(self, instant: float) -> dict[str, float]:
-        """Return the latest sign of each node that has one since then, but for its report."""
+        """Return the latest sign of each node that has one since then, but for present faults."""
+        present = (_REPORT, _STATED)
         found = {
-            node: max((at for source, at in signs.items() if source != _REPORT), default=-inf)
+            node: max((at for source, at in signs.items() if source not in present), default=-inf)
             for node, signs in self._signs.items()
         }
         return {node: at for node, at in found.items() if at > instant}

@@ -50,7 +50,7 @@ async def node_page(site: Site, asked: AskedPath) -> Page:
     others = [
         pod for pod in cluster.others.items() if pod.spec.node_name == name and uses_node(pod)
     ]
-    faults = fault_rows(report, node, now) if report is not None else []
+    faults = fault_rows(report, node, now)
     tries = try_rows(record, now) if record is not None else []
     own = {job.metadata.uid: job for job in (*facts.on_node.get(name, ()), *_ran_here(facts, name))}
     slow = [("slow", text) for text in slow_members(own.values(), name, now)[:_SLOW_MAX]]
