@@ -71,6 +71,22 @@ def shown(node: Node, found: NodeReport | None, preview: Preview) -> str:
     return "\n".join([*node_lines(node, found, preview, NOW), ""])
 
 
+def test_a_node_that_a_person_drained_is_shown_as_drained_and_not_as_cordoned_alone() -> None:
+    def drained(deadline: float) -> Node:
+        drain = f"{format_time(NOW - 7200)}/{format_time(deadline)}"
+        notes = {names.CORDONED_BY: "ana: fan", names.DRAIN: drain}
+        node = make_node("n17", labels={names.POOL: "h100"}, annotations=notes)
+        return replace(node, spec=replace(node.spec, unschedulable=True))
+
+    text = "".join(
+        shown(node, None, Preview((), ())) + "\n"
+        for node in (drained(NOW + 600), drained(NOW - 60))
+    )
+    busy = Preview((), (make_pod("notebook", node="n17"),))
+    text += shown(drained(NOW + 600), None, busy)
+    check("node/drained.txt", text)
+
+
 def test_what_other_tools_state_of_a_node_is_among_its_faults() -> None:
     stated = (
         NodeCondition("KernelDeadlock", "True", "DockerHung", "task docker:20744 blocked",

@@ -23,6 +23,7 @@ from fairlead.model.health.ticket import TicketEvent, TicketRecord, tickets_of
 from fairlead.model.health.unreachable import mark_of
 from fairlead.model.health.windows import Window, drain_of
 
+_NOTHING_RUNS = "nothing runs on it"
 _SHOWN_MAX = 5
 _LABEL_WIDTH = 10
 FAULT_COLUMNS: tuple[Column, ...] = (
@@ -71,7 +72,10 @@ def node_lines(
     for label, text in node_facts(node, report, now):
         yield f"  {label:<{_LABEL_WIDTH}}{text}"
     slow = (f"slow member {text}" for text in preview.slow[:_SHOWN_MAX])
-    for line in (*preview_lines(preview), *slow):
+    lines = tuple(preview_lines(preview))
+    if lines == (_NOTHING_RUNS,) and drain_of(node.metadata.annotations) is not None:
+        lines = (f"drained: {_NOTHING_RUNS}",)
+    for line in (*lines, *slow):
         yield f"  {line}"
 
 
@@ -165,7 +169,7 @@ def preview_lines(preview: Preview) -> Iterator[str]:
     if preview.pods:
         yield f"{plural(len(preview.pods), 'pod')} of others"
     if not preview.jobs and not preview.pods:
-        yield "nothing runs on it"
+        yield _NOTHING_RUNS
 
 
 def slow_members(jobs: Iterable[Job], node: str, now: float) -> tuple[str, ...]:

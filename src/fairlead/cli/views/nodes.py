@@ -17,7 +17,7 @@ from fairlead.cli.views.devices import NO_DEVICES, DeviceCounts, device_shares
 from fairlead.decide.words import duration, fold_names
 from fairlead.model.health.node_record import record_of
 from fairlead.model.health.unreachable import unreachable_since
-from fairlead.model.health.windows import read_window
+from fairlead.model.health.windows import drain_of, read_window
 from fairlead.model.inventory.spares import is_spare
 
 NONE = "-"
@@ -92,7 +92,7 @@ def state_of(node: Node, now: float) -> tuple[NodeUsability, str, float | None]:
         taint = next((t for t in node.spec.taints if t.key == names.TAINT_UNSCHEDULABLE), None)
         since = taint.time_added if taint else None
         who = node.metadata.annotations.get(names.CORDONED_BY, "")
-        reason = f"by {who or 'hand'}"
+        reason = f"by {who or 'hand'}{_drain_words(node, now)}"
         return NodeUsability.CORDONED, reason, parse_time(since) if since else None
     record = record_of(node.metadata.annotations)
     if record is not None and record.is_out:
@@ -114,6 +114,15 @@ def state_of(node: Node, now: float) -> tuple[NodeUsability, str, float | None]:
     if now < window.start:
         return NodeUsability.READY, reason, None
     return NodeUsability.MAINTENANCE, reason, None if window.error else window.start
+
+
+def _drain_words(node: Node, now: float) -> str:
+    """Return how far a person's drain of a cordoned node is; "" without one."""
+    text = node.metadata.annotations.get(names.DRAIN)
+    drain = drain_of({names.DRAIN: text}) if text is not None else None
+    if drain is None or drain.error or drain.start == float("inf"):
+        return ""
+    return ", drained" if now >= drain.start else f", to be empty in {duration(drain.start - now)}"
 
 
 def node_uses(

@@ -87,7 +87,8 @@ _NEXT = {
     Reason.HELD: "fairlead release {name}",
     Reason.DEPENDENCY_CYCLE: "fairlead cancel {name}, or kubectl edit fj {name}",
     Reason.DEPENDENCY_FAILED: "fairlead cancel {name}, and submit it again after another job",
-    Reason.NODES_UNAVAILABLE: "fairlead nodes shows which nodes are out, and why",
+    Reason.NODES_UNAVAILABLE: "fairlead nodes shows which nodes are out, and why; fairlead node "
+    "resume NODE ends a person's cordon",
     Reason.MAINTENANCE: "a time limit (--time) by which it ends before the maintenance begins",
     Reason.RESERVED_FOR_OTHERS: "a time limit (--time) by which it ends before the reservation "
     "begins",

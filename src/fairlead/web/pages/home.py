@@ -41,6 +41,12 @@ class Gpus(NamedTuple):
     free: int
 
 
+_HELPS = {
+    Outcome.WAITING: "time", Outcome.BLOCKED: "somebody must act",
+    Outcome.IMPOSSIBLE: "the request must change", Outcome.PLACED: "",
+}  # fmt: skip
+
+
 class Waits(NamedTuple):
     """The jobs that wait for one reason."""
 
@@ -90,12 +96,21 @@ async def home_page(site: Site, _asked: AskedPath) -> Page:
         "holding": holding,
         "waits": waits, "waiting_jobs": sum(each.jobs for each in waits),
         "with_room": [each for each in waits if Trait.HAS_ROOM in each.reason.traits],
+        "helps": {each.reason: what_helps(each.reason, facts.uses.values()) for each in waits},
         "impossible": [each for each in waits if each.reason.outcome is Outcome.IMPOSSIBLE],
         "faults": faults[:_SHOWN_MAX], "faults_total": len(faults),
         "nodes_total": len(facts.uses),
         "jobs_total": len(facts.jobs),
     }  # fmt: skip
     return Page("home.html", "Home", values, site.command("ps", "--me", namespace=""), "home")
+
+
+def what_helps(reason: Reason, uses: Iterable[NodeUse]) -> str:
+    """Return what lets jobs start that wait for this reason, on these nodes."""
+    is_out = reason is Reason.NODES_UNAVAILABLE
+    if is_out and any(each.state is NodeUsability.CORDONED for each in uses):
+        return "time; fairlead node resume ends a person's cordon"
+    return _HELPS[reason.outcome]
 
 
 def site_room(site: Site) -> Room:
