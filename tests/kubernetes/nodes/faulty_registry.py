@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HOST, PORT = "faulty.example", 5999
 USER, PASSWORD = "reader", "of-this-test"
 THROTTLED_FIRST = 4
-SLOW_BYTES_PER_SECOND = 2 << 20
+SLOW_BYTES_PER_SECOND = 1 << 20
 _CHUNK = 1 << 16
 _HOP = {"connection", "transfer-encoding", "content-length", "keep-alive"}
 

@@ -24,7 +24,7 @@ def push(
 ) -> dict[str, str]:
     """Push an image of new layers of so many bytes each; return its name in each repository.
 
-    It has a program that sleeps, and no shell.
+    It has a program that sleeps, and no shell; its configuration is like no other's.
     """
     files = [cluster.binaries / "pause-layer.tar"]
     for number, size in enumerate(layers):
@@ -39,7 +39,7 @@ def push(
         root.rmdir()
     tag, archive = time.time_ns(), directory / "archive.tar"
     names = {each: f"{each}:{tag}" for each in repositories}
-    entry = {"Entrypoint": ["/pause"]}
+    entry = {"Entrypoint": ["/pause"], "Env": [f"TAG={tag}"]}
     write_archive(archive, [Image(name, tuple(files), entry) for name in names.values()])
     cluster.push_images(archive)
     for file in (archive, *files[1:]):

@@ -70,17 +70,3 @@ def test_a_gang_whose_image_was_pulled_before_starts_without_the_time_of_the_pul
     print(f"with its image there {soon:.1f} s, without {later:.1f} s, a pull {PULL_SECONDS:.1f} s")
     assert later >= PULL_SECONDS
     assert soon <= later - PULL_SECONDS / 2
-
-
-def test_a_name_that_is_no_image_is_said_in_the_words_of_the_kubelet(cluster: Cluster) -> None:
-    wish(cluster, "none", ["registry.example/none:1"])
-    try:
-
-        def message() -> str:
-            return image_sets(cluster)["none"].get("message", "")
-
-        until("the failure is said", lambda: "registry.example/none" in message())
-        assert "waits after a failure" in message()
-        assert len(pulls(cluster)) <= 1
-    finally:
-        cluster.kubectl("delete", "imageset", "none")
