@@ -28,6 +28,7 @@ import msgspec
 
 from fairlead.api import names
 from fairlead.api.resources import CONFIG_MAPS, JOBS, NODE_POOLS, PODS, SECRETS, Resource
+from fairlead.api.schema import crd
 from fairlead.api.status import ApiError, Conflict, NotFound
 from fairlead.decide.words import plural
 from fairlead.input.errors import Code, fail
@@ -52,6 +53,7 @@ from fairlead.install.manifests import (
     label_of,
     path_of,
 )
+from fairlead.install.stored_versions import migrate
 from fairlead.kube.blocking import BlockingClient
 from fairlead.runtime.numbers import NAME as NUMBERS
 from fairlead.webhook.configuration import SERVICE as WEBHOOK
@@ -249,6 +251,9 @@ def _kept(manifest: Manifest, inventory: InstalledInventory, options: UninstallO
 
 def uninstall(api: BlockingClient, options: UninstallOptions, *, say: Say) -> None:
     """Remove what is there; `say` gets a line for each object. CliError when something stays."""
+    for kind in crd.manifests():
+        if count := migrate(api, kind):  # as long as the webhook converts
+            say(f"{label_of(kind)}: {plural(count, 'object')} stored in {names.VERSION}")
     inventory = take_inventory(api, options)
     objects = _in_order(inventory.objects)
 

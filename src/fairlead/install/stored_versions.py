@@ -36,8 +36,9 @@ def migrate(api: BlockingClient, manifest: Manifest) -> int:
     for _ in range(PASSES_MAX):
         found = get(api, manifest)
         stored = ((found or {}).get("status") or {}).get("storedVersions") or []
-        names = [each["name"] for each in found["spec"]["versions"]] if found is not None else []
-        if found is None or wanted not in names or set(stored) <= {wanted}:
+        if found is None or set(stored) <= {wanted}:
+            return 0
+        if wanted not in (each["name"] for each in found["spec"]["versions"]):
             return 0
         try:
             if _stored(found) != wanted:

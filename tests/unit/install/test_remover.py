@@ -224,3 +224,63 @@ def test_an_object_that_only_another_manager_has_written_is_unchanged() -> None:
     api.request = request
     manifest = next(each for each, _ in all_objects(Install("fairlead-system")))
     assert installer.apply(cast("BlockingClient", api), manifest) is installer.Done.UNCHANGED
+
+
+class LaterVersion(Cluster):
+    """Its jobs are stored in v1beta1, as a later version of Fairlead has them, and converted."""
+
+    definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/jobs.fairlead.dev"
+    discovery, jobs = "/apis/fairlead.dev/v1alpha1", "/apis/fairlead.dev/v1alpha1/jobs"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+        kinds = {each["metadata"]["name"]: each for each in with_definitions(self)}
+        spec = kinds["jobs.fairlead.dev"]["spec"]
+        found = self.objects[self.definition]
+        found["spec"] = {
+            "group": spec["group"], "names": spec["names"],
+            "versions": [{"name": "v1alpha1", "storage": False, "served": True},
+                         {"name": "v1beta1", "storage": True, "served": True}],
+            "conversion": {"strategy": "Webhook", "webhook": {}},
+        }  # fmt: skip
+        found["status"] = {"storedVersions": ["v1beta1"]}
+
+    def request(
+        self, verb: str, path: str, *, query: Any = None, body: Any = None, content_type: str = ""
+    ) -> HttpResponse:
+        found = self.objects[self.definition]
+        answer: Any = found
+        if path == self.discovery:
+            stored = [each["name"] for each in found["spec"]["versions"] if each["storage"]]
+            answer = {"resources": [{"name": "jobs", "storageVersionHash": stored[0]}]}
+        elif path == self.jobs:
+            metadata = {"namespace": "team", "name": "train", "resourceVersion": "1"}
+            answer = {"metadata": {}, "items": [{"metadata": metadata, "spec": {}}]}
+        elif verb == "PUT":
+            self.told.append(f"PUT {path} under {found['spec']['conversion']['strategy']}")
+        elif verb == "PATCH" and path.startswith(self.definition):
+            self.told.append(f"PATCH {', '.join(sorted(body.keys() - {'metadata'}))}")
+            found["spec"] |= body.get("spec", {})
+            found["status"] |= body.get("status", {})
+        else:
+            return super().request(verb, path, query=query, body=body, content_type=content_type)
+        return HttpResponse(200, "OK", {}, msgspec.json.encode(answer))
+
+
+def test_what_a_later_version_stored_is_rewritten_while_it_is_still_converted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(installer, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(remover, "RETRY_SECONDS", 0.0)
+    cluster, said = LaterVersion(), list[str]()
+    options = UninstallOptions("fairlead-system", is_keeping_kinds=True)
+    remover.uninstall(cast("BlockingClient", cluster), options, say=said.append)
+    job = "/apis/fairlead.dev/v1alpha1/namespaces/team/jobs/train"
+    assert cluster.told == [
+        "PATCH spec", f"PUT {job} under Webhook", "PATCH status", "PATCH spec"
+    ]  # fmt: skip
+    found = cluster.objects[cluster.definition]
+    assert found["status"]["storedVersions"] == ["v1alpha1"]
+    assert [each["name"] for each in found["spec"]["versions"]] == ["v1alpha1"]
+    assert said[0].endswith("jobs.fairlead.dev: 1 object stored in v1alpha1")
