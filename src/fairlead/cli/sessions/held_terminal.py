@@ -222,7 +222,8 @@ class HeldTerminal:
                     raise Unavailable(str(error)) if isinstance(error, _Lost) else error from None
                 if self._is_joined:
                     self._is_joined, lost_at, tries = False, time.monotonic(), 0
-                    self._tell("the connection is lost; joining again, Ctrl-C leaves the session")
+                    why = printable(str(error), MESSAGE_MAX)
+                    self._tell(f"the connection is lost: {why}; joining again, Ctrl-C leaves")
                 if isinstance(error, (Unauthorized, Forbidden)):
                     return SessionOutcome(SessionEnding.LOST, why=str(error))
                 if not await asyncio.to_thread(self._member.is_there):
@@ -335,9 +336,9 @@ class HeldTerminal:
             async with asyncio.timeout(SILENCE_SECONDS_MAX):
                 message = await socket.receive()
         except TimeoutError:
-            raise _Lost("the session does not answer") from None
+            raise _Lost("no answer") from None
         if message is None:
-            raise _Left if self._leaves.is_set() else _Lost("the connection was lost")
+            raise _Left if self._leaves.is_set() else _Lost("it was closed")
         return message[0], message[1:]
 
     def _way_ended(self, code: int, said: str) -> None:
@@ -345,7 +346,7 @@ class HeldTerminal:
         if self._leaves.is_set():
             raise _Left
         if self.name and code != NO_SESSION:
-            raise _Lost("the way to the session has ended")
+            raise _Lost("its way has ended")
         if not self.name and code not in (NOT_HELD, 126, 127):
             remedy = (
                 "without --log the session opens" if code == NOT_LOGGED else "fairlead sessions"
