@@ -33,6 +33,7 @@ from fairlead.member.mpirun import ENV_KEY
 from fairlead.member.srun_input import StepInput, raw_terminal, size_of_terminal
 from fairlead.member.srun_options import (
     MPI_KINDS,
+    READ,
     StepOptions,
     StepPart,
     exported,
@@ -378,6 +379,11 @@ async def connected() -> Link:
 
 def main(argv: list[str]) -> int:
     """Entry of `srun [OPTIONS] PROGRAM [ARGS]`."""
+    if argv[:1] in (["--help"], ["--usage"]):
+        shown = (f"-{letter}, --{name}" if letter else f"--{name}" for name, letter in READ.items())
+        lines = ("Usage: srun [OPTIONS] PROGRAM [ARGS]", *(f"  {each}" for each in shown))
+        sys.stdout.write("".join(f"{line}\n" for line in lines))
+        return 0
     try:
         parts = parse_step(argv, os.environ)
         if parts[0].options.shows_version:

@@ -422,6 +422,12 @@ def test_what_no_step_can_be_is_refused(tmp_path: Path, command: str, said: str)
     assert said in errors
 
 
+def test_srun_says_which_options_it_reads(tmp_path: Path) -> None:
+    codes, lines, _ = run(tmp_path, "srun --help && srun --usage | head -n 1", nodes=1)
+    assert codes == [0]
+    assert {"Usage: srun [OPTIONS] PROGRAM [ARGS]", "  -n, --ntasks"} <= set(lines)
+
+
 def test_the_names_of_nodes_are_shown(tmp_path: Path) -> None:
     codes, lines, _ = run(tmp_path, "scontrol show hostnames; scontrol show hostname n[1-2]")
     assert (codes, lines) == ([0, 0], ["127.0.0.1", "127.0.0.2", "n1", "n2"])
