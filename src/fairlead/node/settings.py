@@ -249,14 +249,12 @@ class TuningSettings(Section, frozen=True):
              "none, and what an earlier one had set is restored."),
     ] = ""  # fmt: skip
     chosen_file: Annotated[
-        str, Meta(max_length=512, description="File in which the collector leaves the name of the "
-                  "profile that the node's label fairlead.dev/tuning-profile says (--tuning); "
-                  "where that says none, and without a file here, it is `profile`."),
+        str, Meta(max_length=512, description="File in which the collector leaves the profile that "
+                  "the node's label says (--tuning); where it says none, it is `profile`."),
     ] = ""  # fmt: skip
     profiles: Annotated[
-        str, Meta(max_length=512, description="Directory of the profiles that a node's label may "
-                  "name, as NAME.yaml, before those that are shipped."),
-    ] = ""  # fmt: skip
+        str, Meta(max_length=512, description="Directory of NAME.yaml that a label may name.")
+    ] = ""
     mode: Annotated[
         TuningMode, about("verify reports what differs; apply sets what takes effect at once.")
     ] = TuningMode.VERIFY
@@ -270,9 +268,8 @@ class TuningSettings(Section, frozen=True):
                   "was there before."),
     ] = "/var/lib/fairlead/tuning.json"  # fmt: skip
     accepted_file: Annotated[
-        str, Meta(max_length=512, description="File of the settings that take effect at once and "
-                  "that apply may set: others wait until health has emptied the node, are tested "
-                  "there, and taken back when it fails; empty: all are set at once."),
+        str, Meta(max_length=512, description="File of what apply may set at once; others wait "
+                  "until health has emptied the node, and go when it fails; empty: all are set."),
     ] = ""  # fmt: skip
     kubelet_directory: Annotated[
         str, Meta(max_length=512, description="Directory of the kubelet's drop-ins (--config-dir) "
@@ -293,9 +290,8 @@ class TuningSettings(Section, frozen=True):
                     "before a reboot that health asks for; false: they are only verified."),
     ] = False  # fmt: skip
     ecc_file: Annotated[
-        str, Meta(max_length=512, description="File where apply keeps the modes of ECC that GPUs "
-                  "had before it set others, before a reboot that health asks for; empty: they are "
-                  "only verified."),
+        str, Meta(max_length=512, description="File of the modes of ECC before apply set others, "
+                  "at a reboot that health asks for; empty: they are only verified."),
     ] = ""  # fmt: skip
     period_seconds: Annotated[int, within(1, 600, "Time between two looks at all settings.")] = 300
     severity: Annotated[Severity, about("Of the fault that something differs.")] = Severity.INFO
