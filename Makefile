@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 COMPILED := $(VENV)/.compiled
 # What builds the site and the parts of a release; nothing of it is needed to run or test Fairlead.
 TOOLS := .cache/release
-# Large programs for Slurm, which `make test-slurm` runs.
+# Large programs for Slurm, and JupyterLab, which `make test-slurm` runs.
 PROGRAMS := .cache/programs
 TESTS ?= tests
 # Twice the cores of a small machine: tests of whole clusters mostly wait. They come first, so that short ones fill the end.
@@ -68,8 +68,8 @@ $(PROGRAMS)/.ready: requirements/programs.lock $(wildcard tools/programs/*)
 	    --no-deps --require-hashes -r tools/programs/lightning.lock; fi
 	@touch $@
 
-test-slurm: $(READY) $(PROGRAMS)/.ready  ## Run Nextflow, Snakemake, JupyterHub and Lightning on Slurm's commands (needs Java, Maven, Node and a network)
-	$(BIN)/pytest -n 2 -m programs tests/e2e/test_slurm_programs.py
+test-slurm: $(READY) $(PROGRAMS)/.ready  ## Run Nextflow, Snakemake, JupyterHub and Lightning on Slurm's commands, JupyterLab in a browser (needs Java, Maven, Node, Chromium and a network)
+	$(BIN)/pytest -n 2 -m programs tests/e2e/test_slurm_programs.py tests/e2e/test_jupyterlab.py
 
 soak: $(READY)  ## Explore random worlds and tenants on all cores for MINUTES (10) and a third
 	@$(BIN)/python -m fairlead.sim.explore --minutes $(or $(MINUTES),10); code=$$?; \
