@@ -61,7 +61,7 @@ UNREACHABLE = f"{GROUP}/unreachable"  # on a node: SINCE, or SINCE/UNTIL, when n
 DRAIN = f"{GROUP}/drain"  # on a node: SINCE/DEADLINE, a person empties it
 HEALTH_DRAIN = f"{GROUP}/health-drain"  # the same for a fault, written with HEALTH
 HEALTH = f"{GROUP}/health"  # on a node: what is done about its faults, JSON of model.node_record
-TICKETS = f"{GROUP}/tickets"  # on a node: whom its faults were reported to, JSON of model.health
+TICKETS = f"{GROUP}/tickets"  # on a node: where its faults were reported, JSON of model.health
 REPAIRED = f"{GROUP}/repaired"  # on a node: when a person said that its faults are mended
 RETIRE = f"{GROUP}/retire"  # on a node: why a person wants its machine to go for good
 #: On pods: what network plugins limit, or do not; bits per second, such as 200M.

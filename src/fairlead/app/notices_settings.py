@@ -62,7 +62,7 @@ class NoticesSettings(Section, frozen=True):
     ] = ()  # fmt: skip
     tickets_to: Annotated[
         tuple[Annotated[str, Meta(min_length=1, max_length=512)], ...],
-        Meta(max_length=TICKETS_TO_MAX, description="Whom tickets of nodes that need a person go "
+        Meta(max_length=TICKETS_TO_MAX, description="Where tickets of nodes that need a person go "
              "to: https://HOST/PATH; Secret, the URL in the file tickets-url of "
              "credentialsDirectory; Provider, the cloud that the machine is of. Needs "
              "health.enabled."),

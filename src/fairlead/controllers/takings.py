@@ -94,7 +94,7 @@ def node_out(action: SetRecord) -> tuple[Taking, ...]:
 
 
 def host_report(action: SendTicket) -> Taking:
-    """Return that the provider of a machine is told that its host is faulty, and may take it."""
+    """Return that a host is reported as faulty to its provider, which may take it."""
     meta, ticket = action.node.metadata, action.record
     reason = record_of(meta.annotations)
     return Taking(

@@ -1,4 +1,4 @@
-"""The tickets controller: asks those who repair machines, and tells them when it is over.
+"""The tickets controller: asks those who repair machines, and says when it is over.
 
 Nothing waits for it, the health controller least: it reads the state that a node is in, and its
 own progress stands in an annotation of the node beside it. Tries are those of notices of jobs
@@ -71,7 +71,7 @@ _GONE_MAX = 256
 
 @dataclass(frozen=True, slots=True)
 class TicketRecipients:
-    """Whom tickets are sent to: by `sender`, or by the provider of the node's pool."""
+    """The ways of tickets: by `sender`, or by the provider of the node's pool."""
 
     sender: NoticeSender
     providers: ProviderFactory
@@ -137,7 +137,7 @@ class TicketsController:
         await self._records.run()
 
     def states(self) -> Counter[NoticeState]:
-        """Return how far the tickets are of nodes that still need somebody."""
+        """Return how far the tickets are of nodes that still need repair."""
         every = (each for tickets in self._open.values() for each in tickets)
         return Counter(each.state for each in every if each.event is TicketEvent.OPENED)
 
@@ -289,7 +289,7 @@ class TicketsController:
             "openedAt": record.opened_at,
         }
         at = format_time(self._clock.now())
-        # Records of one second are told apart by their numbers.
+        # Records of one second differ by their numbers.
         number = next(i for i, to in enumerate(self._policy.targets) if to.name == record.to)
         said = PoolDecision(at, action, record.reason, text, facts, number)
         self._records.note(NODES, node.metadata, (said,))

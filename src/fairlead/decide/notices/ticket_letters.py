@@ -101,7 +101,7 @@ def post_of_ticket(ticket: Ticket, target: TicketTarget) -> Post:
 
 
 def host_report_of(ticket: Ticket) -> HostReport:
-    """Return what the provider of the node's machine is told of its host."""
+    """Return what is reported of a host to the provider of the node's machine."""
     faults = sorted(ticket.faults, key=lambda each: -each.severity.rank)
     checks = dict.fromkeys(" ".join((each.check, *each.codes[:1])) for each in faults)
     evidence = "; ".join(filter(None, (ticket.reason, *(each.evidence for each in faults[:1]))))

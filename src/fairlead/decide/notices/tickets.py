@@ -1,4 +1,4 @@
-"""What is to be done about the tickets of one node: who is asked for its repair, and told of its
+"""What is to be done about the tickets of one node: who is asked for its repair, and hears of its
 end (pure).
 
 A node that waits for a person has a ticket at each target; one whose machine is replaced has one at
@@ -39,7 +39,7 @@ TicketKey: TypeAlias = tuple[str, str, TicketEvent, int]
 
 @dataclass(frozen=True, slots=True)
 class TicketTarget:
-    """Whom tickets go to: a URL, that of the file where it is empty, or the provider."""
+    """Where tickets go: a URL, that of the file where it is empty, or the provider."""
 
     name: str
     url: str = field(default="", repr=False)
@@ -52,7 +52,7 @@ class TicketTarget:
 
 @dataclass(frozen=True, slots=True)
 class TicketsPolicy:
-    """Whom tickets go to, and the bounds of sending them."""
+    """Where tickets go, and the bounds of sending them."""
 
     targets: tuple[TicketTarget, ...] = ()
     #: Nothing is sent: what would be is recorded.

@@ -44,7 +44,7 @@ class Inventory:
 
 @dataclass(frozen=True, slots=True)
 class HostReport:
-    """What the owner of a machine's host is told of it: that it is faulty, or is not any longer.
+    """What is reported to the owner of a machine's host: that it is faulty, or is not any longer.
 
     `token` is the same each time that a report is sent, and another for each report: lower-case
     letters, digits and dashes. `since`: seconds of the epoch. `checks` found the faults, the worst

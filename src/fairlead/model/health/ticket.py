@@ -1,6 +1,6 @@
-"""Tickets of a node: which of its faults was reported to whom, as the annotation `TICKETS` has it.
+"""Tickets of a node: which of its faults was reported where, as the annotation `TICKETS` has it.
 
-The tickets controller alone writes it. A ticket is one message that a node needs somebody, and one
+The tickets controller alone writes it. A ticket is one message that a node needs repair, and one
 more that it does not any longer. The annotation ends with the Node; what cannot be read there
 counts as no ticket.
 """

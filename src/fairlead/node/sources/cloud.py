@@ -49,7 +49,7 @@ _TEXT_MAX = 64
 _TOKEN_SECONDS, _TOKEN_REST_SECONDS = 3600, 300
 #: Those that a machine outlives: it stands still for seconds, or moves while it runs.
 _HARMLESS = frozenset({"freeze", "migrate"})
-#: EC2: the machine may be preempted soon; nobody knows when.
+#: EC2: the machine may be preempted soon, at a time that is not known.
 _DOUBT = "rebalance"
 #: The last second of the year 9999.
 _LATEST = 253_402_300_799.0
@@ -58,7 +58,7 @@ T = TypeVar("T")
 
 
 class CloudEvent(msgspec.Struct, frozen=True):
-    """What will happen, and when: seconds since the epoch; None: at once, or nobody knows."""
+    """What will happen, and when: seconds since the epoch; None: at once, or not known."""
 
     kind: str
     at: float | None = None

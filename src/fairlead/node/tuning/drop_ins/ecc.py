@@ -64,7 +64,7 @@ def set_ecc(host: Host, path: str, found: DropIn) -> None:
     for gpu, mode in wanted.items():
         if mode != has[gpu]:
             write_gpu(host, f"{TARGETS}{gpu}/{ECC}", mode)
-    if not found.settings:  # all is as it was: whoever changes it then is no part of a profile
+    if not found.settings:  # all is as it was: what changes it then is no part of a profile
         file.put_back(None)
 
 
