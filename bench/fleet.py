@@ -17,10 +17,10 @@ from fairlead.api.meta import Condition, to_wire
 from fairlead.api.names import JOB_FINALIZER
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.values.times import format_time
-from fairlead.app.embedded import install_crds
+from fairlead.app.local.embedded import install_crds
 from fairlead.decide.attempts.seats import seats
-from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.rendering.members import PodFactory
 from fairlead.embedded.client import InProcessClient
 from fairlead.testing.builders import EPOCH, make_placement
 

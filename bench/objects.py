@@ -10,8 +10,8 @@ import msgspec
 from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.decide.attempts.seats import seats
-from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.rendering.members import PodFactory
 from fairlead.testing.builders import make_placement
 
 GPU = "nvidia.com/gpu"

@@ -22,9 +22,9 @@ from pathlib import Path
 import uvloop
 
 from bench.fleet import FleetSize, fill
-from fairlead.app.embedded_process import settle_garbage_collector
+from fairlead.app.local.embedded_process import settle_garbage_collector
 from fairlead.embedded.client import InProcessClient
-from fairlead.embedded.http.broadcast import WatchEnding
+from fairlead.embedded.http.answering.broadcast import WatchEnding
 from fairlead.embedded.http.server import serve
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store

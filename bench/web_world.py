@@ -61,12 +61,12 @@ from fairlead.api.resources import (
     Resource,
 )
 from fairlead.api.values.times import format_time
-from fairlead.app.messages import DecisionLine, FleetLine, RunLine
+from fairlead.app.queries.messages import DecisionLine, FleetLine, RunLine
 from fairlead.cli.views.top import TopLine
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_text
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import make_job, make_node, make_placement, make_team
-from fairlead.web.history_reads import (
+from fairlead.web.sources.history_reads import (
     ClusterUse,
     JobUseAnswer,
     LatestDecisions,
@@ -76,7 +76,7 @@ from fairlead.web.history_reads import (
     PastRuns,
     UsageSums,
 )
-from fairlead.web.questions import Answered
+from fairlead.web.sources.questions import Answered
 
 JOBS_COUNT, NODES_COUNT, TEAMS_COUNT = 10_000, 7_500, 50
 GPUS = 8

@@ -19,15 +19,15 @@ from pathlib import Path
 from bench.harness import Report, cpu_slowness, slowness
 from bench.processes import cpu_seconds
 from fairlead.api.cluster.node_report import ReportedTuning, TuningMode
-from fairlead.node.host import Absent, Host
 from fairlead.node.readers import report as fold
 from fairlead.node.registry import sources
+from fairlead.node.reports.watch import Kept, MachineWatch
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import AnySource
 from fairlead.node.tuning import load_profile, roll_out
 from fairlead.node.tuning.profile import LineKind
 from fairlead.node.tuning.values import sysctl_path
-from fairlead.node.watch import Kept, MachineWatch
 
 PROFILE, POLICIES = "ml-node", 256
 NODES = 7_500

@@ -31,22 +31,22 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Toleration
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, NAMESPACES, PODS, TEAMS
-from fairlead.app.embedded import install_crds
-from fairlead.controllers.decision_log import CYCLES_MAX, DecisionLog
-from fairlead.controllers.log_queue import LogQueue
+from fairlead.app.local.embedded import install_crds
+from fairlead.controllers.placing.decision_log import CYCLES_MAX, DecisionLog
+from fairlead.controllers.records.log_queue import LogQueue
 from fairlead.decide.admission import jobs as job_rules
 from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.decide.admission.pod_teams import TeamAnswer, access_of
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs import pod_strategy
 from fairlead.embedded.verbs.service import ApiService
+from fairlead.embedded.verbs.strategies import pod_strategy
 from fairlead.history.fairness import FairStore
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.asks.teams import TeamTable, with_team
-from fairlead.runtime import history
 from fairlead.runtime.clock import SystemClock
+from fairlead.runtime.kept import history
 from fairlead.sim.scenarios.run import ScenarioRun
 from fairlead.testing.builders import make_job, make_team
 from fairlead.webhook import answers

@@ -16,7 +16,7 @@ from bench.harness import Report, cpu_slowness
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.devices import ResourceSlice
 from fairlead.api.meta import to_wire
-from fairlead.controllers.device_matcher import UNITS
+from fairlead.controllers.placing.device_matcher import UNITS
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

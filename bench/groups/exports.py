@@ -14,8 +14,8 @@ from bench.harness import Report, cpu_slowness
 from fairlead.api.cluster.node_report import EXPORTED_METRICS_MAX, ReportedExports, ReportedSketch
 from fairlead.api.values.sketch import Sketch
 from fairlead.api.values.times import format_time
-from fairlead.decide.exports import ExportBook
-from fairlead.runtime.export_metrics import HEAD, lines_of
+from fairlead.decide.use.exports import ExportBook
+from fairlead.runtime.exported.export_metrics import HEAD, lines_of
 
 NODES, GPUS, READS = 1_000, 8, 4
 RACK_NODES, TEAMS, JOB_NODES = 16, 20, 4

@@ -31,8 +31,8 @@ from fairlead.api.cluster.node_pool import (
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.fleet.actions import Action, WriteFleet, WritePool
+from fairlead.decide.fleet.buying.demand import Offer, demand_of, template_of
 from fairlead.decide.fleet.cycle import decide_fleet
-from fairlead.decide.fleet.demand import Offer, demand_of, template_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.gang.gangs import GangRequest, JobKey

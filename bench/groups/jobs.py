@@ -23,15 +23,15 @@ from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES, PODS
 from fairlead.api.schema import crd
-from fairlead.app.embedded_process import settle_garbage_collector
+from fairlead.app.local.embedded_process import settle_garbage_collector
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.job_index import JobsMirrors
-from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.pod_renderer import PodRenderer
-from fairlead.controllers.stored_templates import StoredTemplates
+from fairlead.controllers.gangs.job_index import JobsMirrors
+from fairlead.controllers.gangs.jobs import JobsController
+from fairlead.controllers.pods.pod_renderer import PodRenderer
+from fairlead.controllers.pods.stored_templates import StoredTemplates
 from fairlead.decide.attempts.seats import seats
-from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.rendering.members import PodFactory
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store

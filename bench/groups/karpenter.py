@@ -37,7 +37,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import HOSTNAME
-from fairlead.decide.fleet.demand import Demand, Offer, demand_of, template_of
+from fairlead.decide.fleet.buying.demand import Demand, Offer, demand_of, template_of
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, JobKey
 from fairlead.testing.builders import make_anti_affinity, make_job, make_role, make_spread

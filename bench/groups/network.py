@@ -28,7 +28,7 @@ from bench.harness import Report, cpu_slowness
 from fairlead.api.values.egress import BITS_MAX, TrafficDirection
 from fairlead.api.values.times import format_time
 from fairlead.decide.network import divide
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.shaping import (
     EgressRates,
     MechanismChoice,

@@ -47,16 +47,16 @@ from fairlead.api.kubernetes.core import (
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import TAINT_PREFLIGHT
 from fairlead.api.values.times import format_time
-from fairlead.controllers.node_tests import NodeTests
+from fairlead.controllers.nodes.node_tests import NodeTests
 from fairlead.decide.health.actions import Action
 from fairlead.decide.health.cycle import HealthMemory, HealthView, decide_health
-from fairlead.decide.health.gate import RESULTS_MAX
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.health.testing import SetTest
+from fairlead.decide.health.proving.gate import RESULTS_MAX
+from fairlead.decide.health.proving.testing import SetTest
 from fairlead.model.health.idle_nodes import IdleNodes, PastTests
 from fairlead.model.health.judgement import shape_of
-from fairlead.runtime.mirror import Change
+from fairlead.runtime.watching.mirror import Change
 from fairlead.testing.builders import EPOCH, make_node
 
 NODES, JOINING, AT_ONCE, ROUNDS = 7_500, 1_000, 256, 15

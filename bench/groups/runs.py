@@ -17,7 +17,7 @@ import msgspec
 from bench.harness import Report
 from fairlead.api.jobs.run_facts import ListedMetric, RunSummary
 from fairlead.history.sqlite import SqliteHistory
-from fairlead.runtime.history import JobRecord, RunQuery
+from fairlead.runtime.kept.history import JobRecord, RunQuery
 
 RUNS = 100_000
 TRIES = 5

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from bench.bare_queue import BareJob, bare_waits
 from bench.harness import Report
-from fairlead.runtime.worker_process import end_with_parent
+from fairlead.runtime.outside.worker_process import end_with_parent
 from fairlead.sim.scenarios.run import ScenarioRun
 from fairlead.sim.scenarios.scenario import ClusterSpec, LoadSpec, Scenario, TenantTeams
 from fairlead.sim.traces.readers import read_trace, write_csv

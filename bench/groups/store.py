@@ -24,7 +24,7 @@ from bench.bare import BareStore
 from bench.harness import Report, cpu_slowness
 from bench.objects import pod_body, status_patch
 from fairlead.api.resources import PODS
-from fairlead.app.embedded_process import settle_garbage_collector
+from fairlead.app.local.embedded_process import settle_garbage_collector
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store

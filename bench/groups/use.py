@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from bench.harness import Report, cpu_slowness
-from fairlead.decide.use_meter import UseMeter, UseReading
+from fairlead.decide.use.use_meter import UseMeter, UseReading
 from fairlead.embedded.local.host import LocalOptions
 from fairlead.embedded.local.memory import measure
 

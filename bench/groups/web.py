@@ -26,11 +26,11 @@ from fairlead.model.asks.topology import DEFAULT_LEVELS
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.cluster import STEP_SECONDS, WebMirrors
 from fairlead.web.pages import AskedPath, Site, make_page
 from fairlead.web.render import render_main
-from fairlead.web.rights import Rights
-from fairlead.web.view import ClusterView
+from fairlead.web.sources.cluster import STEP_SECONDS, WebMirrors
+from fairlead.web.sources.rights import Rights
+from fairlead.web.sources.view import ClusterView
 
 ROUNDS, UNSEEN = 3, 200
 #: These are answers of the server to a POST, or to what only a browser's form asks for.

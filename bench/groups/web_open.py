@@ -31,14 +31,14 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.cluster import WebMirrors
 from fairlead.web.entrance import LinkEntrance
 from fairlead.web.live import Made, Pages, Viewer
 from fairlead.web.pages import AskedPath, Site
 from fairlead.web.process import OnlyViewer
-from fairlead.web.rights import Rights
 from fairlead.web.server import WebServer
-from fairlead.web.view import ClusterView
+from fairlead.web.sources.cluster import WebMirrors
+from fairlead.web.sources.rights import Rights
+from fairlead.web.sources.view import ClusterView
 
 SECONDS, CHANGES_PER_SECOND = 15.0, 10
 #: 200 pages, each of another address.

@@ -38,12 +38,12 @@ from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.protocol import HttpOptions
 from fairlead.node.agent import Agent
 from fairlead.node.files import on_replaced, read_file
-from fairlead.node.host import Host
 from fairlead.node.registry import SOURCES, sources
-from fairlead.node.report import Report, report_of
+from fairlead.node.reports.report import Report, report_of
+from fairlead.node.reports.state import open_state
+from fairlead.node.reports.watch import Kept, MachineWatch
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.state import open_state
-from fairlead.node.watch import Kept, MachineWatch
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import SystemClock
 

@@ -22,7 +22,7 @@ from fairlead.api.resources import CONFIG_MAPS, NODES, PODS
 from fairlead.api.status import AlreadyExists, ApiError, Conflict, Expired, NotFound, Unavailable
 from fairlead.runtime.client import Client, EventType, PatchType, WatchEvent
 from fairlead.runtime.clock import LoopClock, SystemClock
-from fairlead.runtime.mirror import Mirror, MirrorOptions
+from fairlead.runtime.watching.mirror import Mirror, MirrorOptions
 from fairlead.sim import loop as simulation
 from fairlead.testing.fake_client import FakeClient
 

@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_SECONDS
 
 from fairlead.embedded.http.request import BodyLimits
 from fairlead.embedded.http.server import ServerLimits
-from fairlead.runtime.connections import ConnectionLimits
+from fairlead.runtime.outside.connections import ConnectionLimits
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"

@@ -18,7 +18,7 @@ from tests.kubernetes.controlplane import NoControlPlane, find_binaries
 from tests.kubernetes.own_plane import WITHOUT
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.embedded.http.broadcast import WatchLimits
+from fairlead.embedded.http.answering.broadcast import WatchLimits
 from fairlead.embedded.http.server import ServerLimits
 from fairlead.embedded.storage.store import Store, StoreOptions
 

@@ -11,7 +11,7 @@ from tests.conformance.http_server import Running, pod, running
 from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.status import BadRequest
-from fairlead.embedded.http.logs import LogOptions
+from fairlead.embedded.http.streams.logs import LogOptions
 
 PODS = "/api/v1/namespaces/default/pods"
 

@@ -20,7 +20,7 @@ from tests.conformance.http_server import (
     widget_crd,
 )
 
-from fairlead.embedded.http.broadcast import WatchEnding, WatchLimits
+from fairlead.embedded.http.answering.broadcast import WatchEnding, WatchLimits
 from fairlead.embedded.http.server import ServerLimits
 from fairlead.embedded.storage.store import Store, StoreOptions
 

@@ -19,14 +19,14 @@ from tests.e2e.ec2_fleet_server import TEMPLATE, fleet_machines
 from tests.e2e.gcp_server import GROUP, PROJECT, ZONE, GcpFault, GcpServer
 
 from fairlead.api.cluster.ec2_fleet_options import ec2_fleet_options
-from fairlead.cloud.aws import AwsProvider
-from fairlead.cloud.aws_api import Aws
-from fairlead.cloud.aws_ec2_fleet import Ec2FleetProvider
-from fairlead.cloud.azure import AzureProvider
-from fairlead.cloud.azure_api import Azure
+from fairlead.cloud.amazon.aws import AwsProvider
+from fairlead.cloud.amazon.aws_api import Aws
+from fairlead.cloud.amazon.aws_ec2_fleet import Ec2FleetProvider
 from fairlead.cloud.calls import Runner
-from fairlead.cloud.gcp import GcpProvider
-from fairlead.cloud.gcp_api import Gcp, GcpServices
+from fairlead.cloud.google.gcp import GcpProvider
+from fairlead.cloud.google.gcp_api import Gcp, GcpServices
+from fairlead.cloud.microsoft.azure import AzureProvider
+from fairlead.cloud.microsoft.azure_api import Azure
 from fairlead.cloud.provider import (
     CloudError,
     LaunchPending,

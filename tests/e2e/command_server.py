@@ -188,7 +188,7 @@ def _preload() -> None:
     import fairlead.cli
 
     commands = [each.name for each in walk_packages(fairlead.cli.__path__, "fairlead.cli.")]
-    for name in ("structlog.dev", "uvloop", "fairlead.app.embedded_process", *commands):
+    for name in ("structlog.dev", "uvloop", "fairlead.app.local.embedded_process", *commands):
         import_module(name)
     for definition in manifests():
         infos_of(definition)

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from requests.adapters import BaseAdapter
 from tests.e2e.rest_server import Answer, on_loopback
 
-from fairlead.cloud.gcp_api import GcpServices
+from fairlead.cloud.google.gcp_api import GcpServices
 
 PROJECT, ZONE, OTHER_ZONE, GROUP = "ml", "europe-west4-a", "europe-west4-b", "h100"
 _PATH = re.compile(

@@ -21,7 +21,7 @@ from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import PODS
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.local.node import LocalNode
-from fairlead.embedded.local.streams import LocalStreams
+from fairlead.embedded.local.processes.streams import LocalStreams
 from fairlead.embedded.logs.archive import LogArchive
 from fairlead.runtime.clock import SystemClock
 

@@ -28,13 +28,13 @@ from fairlead.model.health.faults import Moment
 from fairlead.node import agent as agent_module
 from fairlead.node.agent import Agent
 from fairlead.node.files import on_replaced, replace_file
-from fairlead.node.host import Host
+from fairlead.node.reports.state import open_state
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, Nothing, SignalSource
 from fairlead.node.sources import kernel_log
 from fairlead.node.sources.kmsg import KmsgReader
 from fairlead.node.sources.programs import Said
-from fairlead.node.state import open_state
 
 pytestmark = pytest.mark.e2e
 PAGE = Path(__file__).parents[2] / "docs" / "howto" / "node-agent.md"

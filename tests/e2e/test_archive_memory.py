@@ -32,7 +32,7 @@ from fairlead.api.jobs.job import Role
 from fairlead.api.kubernetes.core import Container, EnvVar, PodSpec, PodTemplate
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sqlite import SqliteHistory, SqliteLogs
-from fairlead.runtime.history import record_of
+from fairlead.runtime.kept.history import record_of
 from fairlead.testing.builders import make_job
 
 pytestmark = pytest.mark.e2e

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 
-from fairlead.runtime.audit import record_of_line
+from fairlead.runtime.kept.audit import record_of_line
 
 pytestmark = pytest.mark.e2e
 

@@ -17,7 +17,10 @@ from tests.e2e.ec2_fleet_server import ec2_fleet
 from tests.e2e.gcp_server import connect_to, gcp_server
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.cloud import aws_ec2_fleet, azure_api, azure_launch, calls, gcp_launch
+from fairlead.cloud import calls
+from fairlead.cloud.amazon import aws_ec2_fleet
+from fairlead.cloud.google import gcp_launch
+from fairlead.cloud.microsoft import azure_api, azure_launch
 from fairlead.cloud.provider import (
     BeginsMaintenance,
     CloudError,

@@ -18,9 +18,9 @@ from tests.e2e.ec2_fleet_server import ZONE_B, ec2_fleet, fleet_machines
 from fairlead.api.cluster.node_pool import NodePool, NodePoolSpec, NodeTemplate, ProviderType
 from fairlead.api.cluster.node_pool import Provider as ProviderSpec
 from fairlead.api.meta import ObjectMeta
-from fairlead.cloud import aws_ec2_fleet
-from fairlead.cloud.aws import AwsProvider
-from fairlead.cloud.aws_ec2_fleet import Ec2FleetProvider
+from fairlead.cloud.amazon import aws_ec2_fleet
+from fairlead.cloud.amazon.aws import AwsProvider
+from fairlead.cloud.amazon.aws_ec2_fleet import Ec2FleetProvider
 from fairlead.cloud.provider import (
     CloudError,
     LaunchPending,

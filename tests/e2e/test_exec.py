@@ -22,9 +22,9 @@ from tests.conformance.http_server import eventually
 from tests.e2e.session_world import V4, V5, Exec, SessionWorld, gone, session_world
 
 from fairlead.api.resources import PODS
-from fairlead.embedded.http.websockets import MESSAGE_BYTES_MAX
-from fairlead.embedded.local.execution import PIPE_BYTES
-from fairlead.embedded.local.shim_session import SESSIONS_MAX
+from fairlead.embedded.http.streams.websockets import MESSAGE_BYTES_MAX
+from fairlead.embedded.local.processes.execution import PIPE_BYTES
+from fairlead.embedded.local.processes.shim_session import SESSIONS_MAX
 
 pytestmark = pytest.mark.e2e
 TERMINAL = ("stdin", "stdout", "tty")

@@ -31,7 +31,7 @@ from fairlead.api.resources import CONFIG_MAPS, EVENTS, NODES, PODS, SECRETS, Re
 from fairlead.api.values.times import format_time
 from fairlead.embedded.local.logfiles import LogLimits, parts
 from fairlead.embedded.local.memory import MemoryGroups
-from fairlead.embedded.local.process import Run, start_ticks
+from fairlead.embedded.local.processes.process import Run, start_ticks
 from fairlead.runtime.client import Request
 
 pytestmark = pytest.mark.e2e

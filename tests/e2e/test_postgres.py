@@ -36,7 +36,7 @@ from tests.unit.history.contract import (
 
 from fairlead.history import postgres
 from fairlead.history.postgres import PostgresOptions, PostgresStore
-from fairlead.runtime.history import HistoryError, HistoryQuery, LogQuery
+from fairlead.runtime.kept.history import HistoryError, HistoryQuery, LogQuery
 
 pytestmark = pytest.mark.e2e
 

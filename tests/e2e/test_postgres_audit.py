@@ -31,15 +31,15 @@ from tests.unit.history.contract import check_numbers, records_of
 
 from fairlead.history import postgres
 from fairlead.history.postgres import PostgresOptions, PostgresStore
-from fairlead.runtime.audit import AuditRecord
-from fairlead.runtime.history import History, HistoryError, HistoryQuery
+from fairlead.runtime.kept.audit import AuditRecord
+from fairlead.runtime.kept.history import History, HistoryError, HistoryQuery
 
 pytestmark = pytest.mark.e2e
 #: Writes a record as the version that it is run with, and prints the names of all of them.
 WRITE = """
 import asyncio, random, sys
 from fairlead.history.postgres import PostgresStore
-from fairlead.runtime.history import HistoryQuery, record_of
+from fairlead.runtime.kept.history import HistoryQuery, record_of
 from fairlead.testing.builders import make_job
 
 async def main():

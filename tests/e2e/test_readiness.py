@@ -13,9 +13,9 @@ from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
-from fairlead.app.embedded import Cluster
-from fairlead.app.settings import Settings
-from fairlead.controllers.scheduler import SchedulerController
+from fairlead.app.configuration.settings import Settings
+from fairlead.app.local.embedded import Cluster
+from fairlead.controllers.placing.scheduler import SchedulerController
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.logs import SILENT
 from fairlead.testing.builders import make_job

@@ -29,6 +29,7 @@ from fairlead.model.egress_lease import LEASE_TIMES, EgressLeaseTimes
 from fairlead.model.health.faults import Moment
 from fairlead.node import agent as agent_module
 from fairlead.node.agent import Agent
+from fairlead.node.reports.state import open_state
 from fairlead.node.settings import AgentSettings, ShapingSettings, TrafficSettings
 from fairlead.node.shaping import (
     DestinationRate,
@@ -45,7 +46,6 @@ from fairlead.node.shaping import (
 from fairlead.node.shaping.classes import LEAVES
 from fairlead.node.shaping.devices import NoSuchQueue, Route
 from fairlead.node.sources import shaping as shaping_source
-from fairlead.node.state import open_state
 from fairlead.node.traffic import PodArrivals, PodSource, nft
 
 pytestmark = pytest.mark.e2e

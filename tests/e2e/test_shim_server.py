@@ -12,13 +12,13 @@ from tests.e2e.cli_world import eventually
 from tests.e2e.disaster_world import kill, processes_of
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.embedded.local import shim_server
 from fairlead.embedded.local.containers import ContainerLaunch
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.machine import read_machine
 from fairlead.embedded.local.memory import MemoryGroups
-from fairlead.embedded.local.process import Run
-from fairlead.embedded.local.shim_server import ShimServer
+from fairlead.embedded.local.processes import shim_server
+from fairlead.embedded.local.processes.process import Run
+from fairlead.embedded.local.processes.shim_server import ShimServer
 
 pytestmark = pytest.mark.e2e
 

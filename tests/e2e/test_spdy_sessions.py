@@ -19,8 +19,8 @@ from tests.patience import PATIENCE_SECONDS
 from tests.unit.embedded.test_spdy import Client as SpdyClient
 from tests.unit.embedded.test_spdy import data
 
-from fairlead.embedded.http import spdy_sockets
-from fairlead.embedded.http.spdy_sockets import SIZE_BYTES_MAX
+from fairlead.embedded.http.streams import spdy_sockets
+from fairlead.embedded.http.streams.spdy_sockets import SIZE_BYTES_MAX
 
 pytestmark = pytest.mark.e2e
 TERMINAL = ("stdin", "stdout", "tty")

@@ -32,7 +32,7 @@ from tests.e2e.net_world import (
 from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.names import JOB_NAME
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.traffic import (
     Counting,
     EndedTrafficLine,

@@ -21,11 +21,11 @@ from tests.unit.node.host_tree import changed
 
 from fairlead.api.cluster.node_report import TuningMode
 from fairlead.model.health.faults import Fault, Moment, Severity
-from fairlead.node.host import Host
+from fairlead.node.reports.watch import Kept, MachineWatch
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import AnySource
 from fairlead.node.sources import network, tuning
-from fairlead.node.watch import Kept, MachineWatch
 
 pytestmark = pytest.mark.e2e
 LIMITS = tuple(f"proc/sys/net/ipv4/neigh/default/gc_thresh{number}" for number in (1, 2, 3))

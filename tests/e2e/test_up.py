@@ -19,8 +19,8 @@ from tests.e2e.cli_world import Shell, eventually
 from tests.patience import PATIENCE_SECONDS
 
 from fairlead.api.resources import JOBS
+from fairlead.app.configuration.settings import OPEN_ADDRESS
 from fairlead.app.run_file import identity
-from fairlead.app.settings import OPEN_ADDRESS
 from fairlead.cli.connection.connect import Choice, find_connection
 from fairlead.cli.connection.transport import Api
 

@@ -20,7 +20,7 @@ from fairlead.api.resources import JOB_ARRAYS, JOBS, NODES, Resource
 from fairlead.model.health.windows import window_text
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import make_job, make_node, make_placement
-from fairlead.web.rights import Rights
+from fairlead.web.sources.rights import Rights
 
 pytestmark = pytest.mark.e2e
 BUTTON = '<button class="main">'

@@ -13,7 +13,7 @@ from bench.web_world import PAGES, RESEARCHER, SICK_NODE, FullAnswers, objects
 from tests.e2e.chromium import CHROMIUM, Tab, chromium
 from tests.e2e.web_world import page_of
 
-from fairlead.web.rights import NOWHERE, Rights
+from fairlead.web.sources.rights import NOWHERE, Rights
 
 pytestmark = [pytest.mark.e2e, pytest.mark.skipif(not CHROMIUM, reason="there is no Chromium")]
 _AXE = importlib.util.find_spec("axe_core_python")

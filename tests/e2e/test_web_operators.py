@@ -24,11 +24,11 @@ from fairlead.api.cluster.node_report import (
 from fairlead.api.cluster.team import TeamUse
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import NODE_REPORTS, TEAMS, Resource
-from fairlead.app.messages import DecisionLine
+from fairlead.app.queries.messages import DecisionLine
 from fairlead.doctor.registry import BY_ID
 from fairlead.testing.builders import make_team
-from fairlead.web.history_reads import LatestDecisions, UsageQuestion, UsageSums
-from fairlead.web.rights import Rights, Scope
+from fairlead.web.sources.history_reads import LatestDecisions, UsageQuestion, UsageSums
+from fairlead.web.sources.rights import Rights, Scope
 
 pytestmark = pytest.mark.e2e
 M = 10**6

@@ -12,10 +12,10 @@ from tests.e2e.test_web_server import world
 from tests.e2e.web_objects import EVIL, SCRIPT
 from tests.e2e.web_world import Browser, page_of
 
-from fairlead.app.decision_file import DecisionHead, Write
+from fairlead.app.queries.decision_file import DecisionHead, Write
 from fairlead.cli.views.decisions import verdict_counts, write_rows
 from fairlead.web.boards import board_links
-from fairlead.web.history_reads import ClusterUse, JobUseAnswer, NodePast, OpenedDecision
+from fairlead.web.sources.history_reads import ClusterUse, JobUseAnswer, NodePast, OpenedDecision
 
 pytestmark = pytest.mark.e2e
 

@@ -20,10 +20,10 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import RUN_NOTE, RUN_TAGS, SUBMITTED_BY, SUCCEEDED
 from fairlead.api.resources import JOBS, Resource
 from fairlead.api.values.times import format_time
-from fairlead.app.messages import RunLine
+from fairlead.app.queries.messages import RunLine
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import make_job
-from fairlead.web.history_reads import RUNS_MAX, PastJob, PastRuns, RunsQuestion
+from fairlead.web.sources.history_reads import RUNS_MAX, PastJob, PastRuns, RunsQuestion
 
 pytestmark = pytest.mark.e2e
 BYTES_MAX = 300_000

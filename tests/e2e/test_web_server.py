@@ -22,11 +22,11 @@ from fairlead.api.jobs.job import Job, VerdictStatus
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, NODES, Resource
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.connections import ConnectionLimits
+from fairlead.runtime.outside.connections import ConnectionLimits
 from fairlead.testing.builders import make_job, make_node, make_placement
-from fairlead.web.rights import NOWHERE, Rights
 from fairlead.web.server import WebLimits
 from fairlead.web.session import LINK_SECONDS_MAX, SESSION_SECONDS_MAX
+from fairlead.web.sources.rights import NOWHERE, Rights
 
 pytestmark = pytest.mark.e2e
 PAGES = ("/", "/jobs", "/jobs/default/train", "/arrays", "/cluster", "/nodes/n1", "/live?of=/",

@@ -22,7 +22,12 @@ from tests.e2e.openid_provider import CLIENT, SECRET, OpenIdProvider, openid_pro
 from tests.e2e.test_web_users import world
 from tests.e2e.users_world import URL, Grants, UserBrowser, UserPage, page_for_users
 
-from fairlead.app.web_settings import OidcSettings, ProxySettings, WebSettings, conflicts
+from fairlead.app.configuration.web_settings import (
+    OidcSettings,
+    ProxySettings,
+    WebSettings,
+    conflicts,
+)
 from fairlead.web.users.entrance import ATTEMPT_COOKIE, COOKIE
 
 pytestmark = pytest.mark.e2e

@@ -12,12 +12,12 @@ import pytest
 from tests.e2e.web_world import Browser, page_of
 
 from fairlead.api.resources import JOBS
-from fairlead.cli.job_request.flags import Flag
+from fairlead.cli.job_request.flag_groups.flags import Flag
 from fairlead.testing.builders import make_job
-from fairlead.web.drafts import MANIFEST, TEXT_MAX, DraftAnswer, JobDraft
 from fairlead.web.forms import FormLimits, asked_path
 from fairlead.web.pages.submit import answered, draft_of
 from fairlead.web.server import WebLimits
+from fairlead.web.sources.drafts import MANIFEST, TEXT_MAX, DraftAnswer, JobDraft
 
 pytestmark = pytest.mark.e2e
 #: What a browser, a template or a filter for terminals could change.

@@ -19,9 +19,9 @@ from fairlead.api.jobs.job_array import JobArray, JobArraySpec
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOB_ARRAYS, JOBS, NODES, PODS, Resource
-from fairlead.app.access_reviews import KEEP_SECONDS, SOURCE_RATE
+from fairlead.app.queries.access_reviews import KEEP_SECONDS, SOURCE_RATE
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.connections import ConnectionLimits
+from fairlead.runtime.outside.connections import ConnectionLimits
 from fairlead.testing.builders import make_job, make_node, make_placement, make_pod
 from fairlead.web.server import WebLimits
 from fairlead.web.session import SESSION_SECONDS_MAX

@@ -27,9 +27,9 @@ from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, TEAMS
 from fairlead.decide.admission.pod_gates import GateRules
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.connections import ConnectionLimits
-from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.exported.metrics import Metrics
+from fairlead.runtime.outside.connections import ConnectionLimits
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.testing.builders import make_job, make_team
 from fairlead.testing.fake_client import FakeClient
 from fairlead.webhook.answers import AdmissionAnswers

@@ -25,7 +25,7 @@ from fairlead.api.reviews import (
     TokenReviewStatus,
     UserInfo,
 )
-from fairlead.app.web_settings import WebSettings
+from fairlead.app.configuration.web_settings import WebSettings
 from fairlead.kube.kubeconfig import Connection
 from fairlead.model.asks.topology import DEFAULT_LEVELS
 from fairlead.runtime.client import Request
@@ -33,10 +33,11 @@ from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.cluster import WebMirrors
-from fairlead.web.questions import QuestionThreads
-from fairlead.web.rights import Rights
 from fairlead.web.server import WebLimits, WebServer
+from fairlead.web.sources.cluster import WebMirrors
+from fairlead.web.sources.questions import QuestionThreads
+from fairlead.web.sources.rights import Rights
+from fairlead.web.sources.view import ClusterViews
 from fairlead.web.users.entrance import COOKIE
 from fairlead.web.users.process import (
     LIMITS,
@@ -47,7 +48,6 @@ from fairlead.web.users.process import (
     user_server,
 )
 from fairlead.web.users.viewer import ClusterUsers
-from fairlead.web.view import ClusterViews
 
 HOST = "page.example:8443"
 URL = f"https://{HOST}"

@@ -34,7 +34,7 @@ from fairlead.api.resources import CLUSTER_REPORTS, FLEETS, JOBS, NODE_POOLS, NO
 from fairlead.api.values.times import format_time
 from fairlead.runtime.clock import SystemClock
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_team
-from fairlead.web.history_reads import UsageSums
+from fairlead.web.sources.history_reads import UsageSums
 
 Objects = Iterator[tuple[Resource[Any], Any]]
 SCRIPT = "<script>alert(1)</script>"

@@ -29,11 +29,16 @@ from fairlead.runtime.clock import Clock, SystemClock
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.changes import ChangeOrder
-from fairlead.web.cluster import WebMirrors
-from fairlead.web.drafts import DraftAnswer, JobDraft
 from fairlead.web.entrance import LinkEntrance
-from fairlead.web.history_reads import (
+from fairlead.web.live import Pages
+from fairlead.web.pages import Site
+from fairlead.web.process import OnlyViewer, OwnPage
+from fairlead.web.server import WebLimits, WebServer
+from fairlead.web.simulator import Simulations
+from fairlead.web.sources.changes import ChangeOrder
+from fairlead.web.sources.cluster import WebMirrors
+from fairlead.web.sources.drafts import DraftAnswer, JobDraft
+from fairlead.web.sources.history_reads import (
     ClusterUse,
     JobUseAnswer,
     LatestDecisions,
@@ -46,14 +51,9 @@ from fairlead.web.history_reads import (
     UsageQuestion,
     UsageSums,
 )
-from fairlead.web.live import Pages
-from fairlead.web.pages import Site
-from fairlead.web.process import OnlyViewer, OwnPage
-from fairlead.web.questions import Answered, ChangeResult, TooManyLogs
-from fairlead.web.rights import Rights
-from fairlead.web.server import WebLimits, WebServer
-from fairlead.web.simulator import Simulations
-from fairlead.web.view import ClusterView
+from fairlead.web.sources.questions import Answered, ChangeResult, TooManyLogs
+from fairlead.web.sources.rights import Rights
+from fairlead.web.sources.view import ClusterView
 
 KEY = "key-of-the-record"
 _CODE = re.compile(r"code=([\w-]+)")

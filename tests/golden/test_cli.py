@@ -49,14 +49,15 @@ from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.values.quantity import resources_to_base
 from fairlead.api.values.times import parse_time
-from fairlead.app.messages import ClusterStatus, FleetLine, NodeCounts, PartHealth, RunLine
+from fairlead.app.configuration.settings import Settings
+from fairlead.app.queries.messages import ClusterStatus, FleetLine, NodeCounts, PartHealth, RunLine
 from fairlead.app.run_file import RunningCluster
-from fairlead.app.settings import Settings
 from fairlead.cli.app import ENTRIES, cli
 from fairlead.cli.commands import history as history_view
 from fairlead.cli.connection.common import Format, dump
 from fairlead.cli.formats.csv_table import as_csv
 from fairlead.cli.formats.table import Column, render_table
+from fairlead.cli.job_request.flag_groups.run_flags import RunRequest
 from fairlead.cli.job_request.jobspec import (
     Origin,
     Program,
@@ -66,7 +67,6 @@ from fairlead.cli.job_request.jobspec import (
     to_manifest,
 )
 from fairlead.cli.job_request.request import JobRequest, Target
-from fairlead.cli.job_request.run_flags import RunRequest
 from fairlead.cli.main import guarded
 from fairlead.cli.submitting.fit import check_fit, shape_text
 from fairlead.cli.views import cluster as cluster_view

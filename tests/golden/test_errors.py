@@ -20,11 +20,11 @@ from fairlead.api.status import (
     StatusDetails,
     Unauthorized,
 )
-from fairlead.app.datadir import foreign, unusable
-from fairlead.app.embedded import StartFailed, StoreLost
-from fairlead.app.embedded_process import explain
-from fairlead.app.listen_address import ListenFailed
-from fairlead.app.settings import Settings
+from fairlead.app.configuration.settings import Settings
+from fairlead.app.local.datadir import foreign, unusable
+from fairlead.app.local.embedded import StartFailed, StoreLost
+from fairlead.app.local.embedded_process import explain
+from fairlead.app.local.listen_address import ListenFailed
 from fairlead.cli.cluster.lookup import find_job, missing_job
 from fairlead.cli.connection.refusals import from_api
 from fairlead.cli.job_request.jobspec import Origin, Program, build_job
@@ -36,7 +36,7 @@ from fairlead.cli.submitting.program_check import image_problem
 from fairlead.cli.submitting.submission import Naming, pick_name
 from fairlead.embedded.storage.wal import DamagedData, DirectoryInUse, WrongFormat
 from fairlead.input.errors import CliError, Code, Exit, Problem, render_error
-from fairlead.runtime.history import OtherSchema
+from fairlead.runtime.kept.history import OtherSchema
 
 MANIFESTS = Path(__file__).parent / "data" / "manifests"
 DATA = Path("/nowhere/fairlead")

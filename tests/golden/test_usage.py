@@ -15,7 +15,7 @@ from fairlead.api.meta import to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS
 from fairlead.api.values.times import format_time
-from fairlead.app.messages import HistoryLine
+from fairlead.app.queries.messages import HistoryLine
 from fairlead.cli.connection.common import Common
 from fairlead.cli.main import guarded
 from fairlead.testing.builders import make_job

@@ -18,8 +18,8 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import JOBS, PODS, Resource
-from fairlead.controllers.adoption import AdoptionController
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.gangs.adoption import AdoptionController
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Client, Propagation

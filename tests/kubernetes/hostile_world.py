@@ -51,8 +51,8 @@ from fairlead.install.manifests import NAME
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.protocol import HttpOptions
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.webhook.certificates import Step, Times, take_step, to_secret
 from fairlead.webhook.configuration import MUTATING, VALIDATING
 

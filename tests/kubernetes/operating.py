@@ -38,9 +38,9 @@ from fairlead.api.resources import (
 from fairlead.api.schema import crd
 from fairlead.api.status import AlreadyExists, NotFound, Timeout
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.job_index import JobsMirrors
-from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.scheduler import SchedulerController
+from fairlead.controllers.gangs.job_index import JobsMirrors
+from fairlead.controllers.gangs.jobs import JobsController
+from fairlead.controllers.placing.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.pinning import refusal_of
 from fairlead.decide.placement.desk.policy import PlacementPolicy
@@ -55,7 +55,7 @@ from fairlead.runtime.client import Client, EventType
 from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.events import Recorder
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
-from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.watching.reader import MirrorReader
 from fairlead.sim.observers.observer import holding
 from fairlead.sim.promises.array_checker import ArrayChecker
 from fairlead.sim.promises.checkers import Checkers

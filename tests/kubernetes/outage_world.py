@@ -30,7 +30,7 @@ from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import Connection, load_connection
 from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.client import Client, EventType, WatchEvent
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 
 _CHUNK_BYTES = 1 << 16
 _LINGER_SECONDS = 0.5

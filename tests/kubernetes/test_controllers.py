@@ -52,13 +52,13 @@ from fairlead.api.resources import (
 from fairlead.api.schema import crd
 from fairlead.api.status import Conflict, Invalid
 from fairlead.decide.placement.desk.policy import PlacementPolicy
-from fairlead.embedded.virtual.records import NodeFault
+from fairlead.embedded.virtual.stages.records import NodeFault
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.fencing import fence
-from fairlead.runtime.leader import LeaderTerm
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.leading.fencing import fence
+from fairlead.runtime.leading.leader import LeaderTerm
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.observers.broken_promise import PromiseBroken
 
 pytestmark = pytest.mark.kubernetes

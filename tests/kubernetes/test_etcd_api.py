@@ -30,7 +30,7 @@ from tools.cluster.credentials import issue, make_authority
 from fairlead.api.cluster.cluster_report import REPORT_NAME, ClusterReportStatus
 from fairlead.api.resources import CLUSTER_REPORTS
 from fairlead.api.status import NotFound
-from fairlead.runtime.fetch import Web, WebAccess
+from fairlead.runtime.outside.fetch import Web, WebAccess
 
 pytestmark = pytest.mark.kubernetes
 CHECKS = ("ETCD-08", "ETCD-08B", "ETCD-10*", "ETCD-11B", "ETCD-09?", "ETCD-04", "ETCD-05")

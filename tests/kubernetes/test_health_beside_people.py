@@ -35,9 +35,9 @@ from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.names import TAINT_UNHEALTHY
 from fairlead.api.resources import FLEETS, JOBS, NODE_REPORTS, NODES
 from fairlead.app.collector import REPORT_BYTES_MAX, Collector
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.virtual.profile import load_profile
@@ -46,11 +46,11 @@ from fairlead.kube.client import HttpClient
 from fairlead.model.health.node_record import NodeState, record_of
 from fairlead.node.agent import Agent
 from fairlead.node.files import on_replaced, read_file
-from fairlead.node.host import Host
 from fairlead.node.registry import SOURCES, sources
+from fairlead.node.reports.state import open_state
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
-from fairlead.node.state import open_state
-from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.exported.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
 
 pytestmark = pytest.mark.kubernetes

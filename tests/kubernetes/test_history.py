@@ -29,8 +29,8 @@ from fairlead.api.resources import JOBS
 from fairlead.decide.takings import TakingKind
 from fairlead.history.postgres import PostgresStore
 from fairlead.kube.client import HttpClient
-from fairlead.runtime.audit import Head
-from fairlead.runtime.history import HistoryQuery
+from fairlead.runtime.kept.audit import Head
+from fairlead.runtime.kept.history import HistoryQuery
 
 pytestmark = pytest.mark.kubernetes
 GANGS, OUTAGE_AFTER = 24, 12

@@ -69,9 +69,9 @@ from fairlead.api.resources import (
     Resource,
 )
 from fairlead.api.status import ApiError, Forbidden, NotFound
-from fairlead.app.messages import ACCOUNT, TOKEN_HEADER
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.operator import OperatorSettings, ReplicaRun
-from fairlead.app.policies import Policies
+from fairlead.app.queries.messages import ACCOUNT, TOKEN_HEADER
 from fairlead.app.replica import ReplicaLogSource, ReplicaSettings
 from fairlead.cli.cluster.archive import token_path
 from fairlead.decide.doctor.policy import DoctorPolicy
@@ -79,16 +79,16 @@ from fairlead.decide.leader_election import LeaseTimes
 from fairlead.decide.pinning import Binding
 from fairlead.decide.reasons import Reason
 from fairlead.decide.teams.policy import TeamsPolicy
-from fairlead.decide.use_samples import UsePolicy
+from fairlead.decide.use.use_samples import UsePolicy
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.install.history_storage import IS_DEFAULT
 from fairlead.install.manifests import NAME, Install, Manifest, manifests
 from fairlead.install.remover import GONE_SECONDS_MAX, KIND_SECONDS_MAX
 from fairlead.install.values import HistoryKind, HistoryValues, Values
 from fairlead.kube.client import HttpClient, HttpLogReader
-from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.kept.numbers import NumbersOptions
+from fairlead.runtime.leading.leader import LeaderOptions
 from fairlead.runtime.logs import SILENT
-from fairlead.runtime.numbers import NumbersOptions
 from fairlead.webhook.configuration import SERVICE
 from fairlead.webhook.service import WebhookOptions
 

@@ -54,10 +54,10 @@ from fairlead.api.resources import (
     VOLUMES,
     Resource,
 )
-from fairlead.decide.jobs.members import missing_pods
-from fairlead.decide.jobs.owned import own_claims
-from fairlead.decide.jobs.pods import AttemptPods
+from fairlead.decide.jobs.following.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.rendering.members import missing_pods
+from fairlead.decide.jobs.rendering.owned import own_claims
 from fairlead.decide.pinning import Binding
 from fairlead.kube.client import HttpClient
 from fairlead.model.objects import Objects

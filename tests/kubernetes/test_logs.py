@@ -31,12 +31,12 @@ from tests.kubernetes.own_plane import own_plane
 
 from fairlead.api import names
 from fairlead.api.resources import JOBS, PODS
-from fairlead.app.messages import TOKEN_HEADER
 from fairlead.app.operator import OperatorSettings, ReplicaRun
+from fairlead.app.queries.messages import TOKEN_HEADER
+from fairlead.app.queries.stores import open_stores
 from fairlead.app.replica import ReplicaLogSource, ReplicaSettings
-from fairlead.app.stores import open_stores
 from fairlead.kube.client import HttpClient, HttpLogReader
-from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.leading.leader import LeaderOptions
 from fairlead.runtime.logs import SILENT
 from fairlead.webhook import certificates
 from fairlead.webhook.service import WebhookOptions

@@ -46,7 +46,7 @@ from fairlead.api.resources import (
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.kube.client import HttpClient
-from fairlead.runtime.discovery import discover_groups
+from fairlead.runtime.watching.discovery import discover_groups
 from fairlead.testing.device_builders import (
     DRIVER,
     make_device_class,

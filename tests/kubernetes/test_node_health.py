@@ -50,10 +50,10 @@ from fairlead.api.resources import FLEETS, JOBS, LEASES, NAMESPACES, NODE_REPORT
 from fairlead.api.status import AlreadyExists, ApiError, Forbidden, Invalid, NotFound, Unauthorized
 from fairlead.api.values.times import format_time
 from fairlead.app.collector import Collector
+from fairlead.app.configuration.controller_settings import ControllerSettings
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
-from fairlead.app.controller_settings import ControllerSettings
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.settings import HealthSettings
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -64,8 +64,8 @@ from fairlead.install.values import Values
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.model.health.node_record import NodeState, record_of
-from fairlead.node.report import Report
-from fairlead.runtime.metrics import Metrics
+from fairlead.node.reports.report import Report
+from fairlead.runtime.exported.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.webhook.policies import REPORT_WRITERS_MAX
 

@@ -41,7 +41,7 @@ from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import Timeout
 from fairlead.kube.client import HttpClient
 from fairlead.kube.protocol import HttpOptions
-from fairlead.runtime.mirror import Change
+from fairlead.runtime.watching.mirror import Change
 
 pytestmark = pytest.mark.kubernetes
 GANGS, MEMBERS = 10, 100

@@ -55,7 +55,7 @@ from fairlead.kube.client import HttpClient
 from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.runtime.logs import SILENT
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.webhook.certificates import Step, Times, take_step, to_secret
 from fairlead.webhook.configuration import MUTATING, SERVICE, VALIDATING, configurations
 from fairlead.webhook.definitions import DEFINITIONS, conversion

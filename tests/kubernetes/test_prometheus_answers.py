@@ -25,7 +25,7 @@ from fairlead.doctor.prometheus.answers import seen_directly
 from fairlead.doctor.readers.pages import PageReader, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.registry import CHECKS, wanted_samples
-from fairlead.runtime.fetch import Web, WebAccess
+from fairlead.runtime.outside.fetch import Web, WebAccess
 
 pytestmark = pytest.mark.kubernetes
 SCRAPED = (Source.APISERVER, Source.ETCD)

@@ -33,14 +33,14 @@ from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import NAMESPACES, NODES, PODS, TEAMS, Resource
 from fairlead.api.status import AlreadyExists, Forbidden
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.teams import TeamsController
+from fairlead.controllers.placing.teams import TeamsController
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.kube.client import HttpClient, HttpOptions
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.model.asks.teams import owner_of
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.loop import ControllerLoop
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.webhook.configuration import MUTATING, VALIDATING
 from fairlead.webhook.service import Webhook, WebhookOptions
 

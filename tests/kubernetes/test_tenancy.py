@@ -39,13 +39,13 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.names import CORDONED_BY, DEFRAGMENT
 from fairlead.api.resources import JOBS, NAMESPACES, NODES, PODS, PRIORITY_CLASSES, TEAMS, Resource
 from fairlead.api.status import AlreadyExists, InternalError, Invalid, NotFound
-from fairlead.app.messages import TOKEN_HEADER
+from fairlead.app.queries.messages import TOKEN_HEADER
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.install.manifests import Install, manifests
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import load_connection
 from fairlead.kube.protocol import HttpOptions
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.webhook.configuration import MUTATING, VALIDATING
 
 pytestmark = pytest.mark.kubernetes

@@ -40,7 +40,7 @@ from fairlead.api.status import ApiError
 from fairlead.api.values.times import format_time
 from fairlead.history.sqlite import SqliteHistory
 from fairlead.kube.client import HttpClient
-from fairlead.runtime.history import UseQuery
+from fairlead.runtime.kept.history import UseQuery
 
 pytestmark = pytest.mark.kubernetes
 PODS = [f"measured-1-worker-{index}" for index in range(2)]

@@ -40,7 +40,7 @@ from fairlead.api.kubernetes.volumes import SELECTED_NODE
 from fairlead.api.resources import CLAIMS, JOBS, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from fairlead.decide.pinning import Binding
 from fairlead.decide.reasons import Reason
-from fairlead.embedded.volume_binder import new_volume
+from fairlead.embedded.own_controllers.volume_binder import new_volume
 from fairlead.kube.client import HttpClient
 from fairlead.testing.volume_builders import ZONE
 

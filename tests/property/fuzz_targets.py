@@ -23,16 +23,16 @@ from fairlead.api.kubernetes.devices import Device, DeviceAttribute
 from fairlead.api.resources import JOBS
 from fairlead.api.status import ApiError, InternalError
 from fairlead.api.values.indices import parse_indices
-from fairlead.app.decision_file import DecisionFileError, read_lines
+from fairlead.app.queries.decision_file import DecisionFileError, read_lines
 from fairlead.cli.formats.program_output import TerminalFilter
 from fairlead.cli.sessions.held_terminal import LeaveKey
 from fairlead.cli.slurm_import.accounts import read_records
 from fairlead.cli.slurm_import.conf import Findings, read_conf
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.doctor.audit.parallel import Engine, read_logs
-from fairlead.embedded.http import spdy
 from fairlead.embedded.http.request import BodyLimits
-from fairlead.embedded.http.spdy import SpdyError, SpdyServer
+from fairlead.embedded.http.streams import spdy
+from fairlead.embedded.http.streams.spdy import SpdyError, SpdyServer
 from fairlead.embedded.webhooks.review import BadAnswer, read_answer
 from fairlead.input.errors import CliError
 from fairlead.input.yamlmarks import YamlTooLarge
@@ -43,10 +43,10 @@ from fairlead.member.terminal_frames import Frames, Modes
 from fairlead.member.terminal_log import PlainLines
 from fairlead.model.claimed.device_selectors import ExpressionError, look
 from fairlead.node.machine_tests.program import Broken
-from fairlead.node.node_report import UnreadableReport
+from fairlead.node.reports.node_report import UnreadableReport
 from fairlead.node.sources.cloud import Ec2Event
 from fairlead.run import RunFold
-from fairlead.runtime.loglines import LineCutter
+from fairlead.runtime.kept.loglines import LineCutter
 from fairlead.web.pages.site import AskedPath
 from fairlead.web.program_text import ProgramText
 from fairlead.webhook.review import BadReview
@@ -102,7 +102,7 @@ class Target:
 
 
 def _evaluated(steps: Any) -> None:
-    from fairlead.embedded.http.columns import evaluate
+    from fairlead.embedded.http.answering.columns import evaluate
 
     evaluate(steps, {"a": [{"b": 1}, {"b": "x"}], "status": {"conditions": [{"type": "Ready"}]}})
 

@@ -25,7 +25,7 @@ from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaS
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import TEAM
 from fairlead.api.values.times import format_time
-from fairlead.app.answers import KnownState, PlannerAnswers
+from fairlead.app.queries.answers import KnownState, PlannerAnswers
 from fairlead.decide.answers.supposed import submitted
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.cycle import decide

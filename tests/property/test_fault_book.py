@@ -21,11 +21,11 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.kernel_lines import KernelLines
+from fairlead.node.reports.watch import Kept, MachineWatch
 from fairlead.node.settings import GpuSettings
 from fairlead.node.source import SignalSource
 from fairlead.node.sources.kernel_log import XID, KernelLogMemory, judge
 from fairlead.node.sources.kmsg import KmsgRecord
-from fairlead.node.watch import Kept, MachineWatch
 from fairlead.node.xids import XidTable
 
 IDENTITIES = [

@@ -18,7 +18,7 @@ from fairlead.api import names
 from fairlead.api.cluster.node_report import AgentAnswer, ReportedFault, RequestAnswer
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.cycle import HealthMemory, decide_health
-from fairlead.decide.health.fault_records import FaultRecords
+from fairlead.decide.health.remembered.fault_records import FaultRecords
 from fairlead.decide.health.seen_nodes import SeenNodes
 from fairlead.decide.removal.ledger import DAY, HOUR, MINUTES_5
 from fairlead.model.health.node_record import NodeState

@@ -10,7 +10,7 @@ from tests.unit.node.host_tree import HostTree, Looks
 from tests.unit.node.test_sources import ROOT_LINE, device, edac, machine, mounts, neighbours, port
 from tests.unit.node.test_sources import process as process_of
 
-from fairlead.node.state import open_state
+from fairlead.node.reports.state import open_state
 
 LONG = b"9" * 5000
 GARBAGE = [

@@ -24,8 +24,8 @@ from fairlead.api.cluster.node_test import (
 from fairlead.api.kubernetes.core import Node, NodeSystemInfo
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
-from fairlead.decide.health.pair_plan import PairPlan
-from fairlead.decide.health.pair_step import (
+from fairlead.decide.health.proving.pair_plan import PairPlan
+from fairlead.decide.health.proving.pair_step import (
     blamed,
     blamed_at,
     is_blamed,
@@ -35,7 +35,7 @@ from fairlead.decide.health.pair_step import (
     records_of,
     said_links,
 )
-from fairlead.decide.health.testing import CreateTest, outdated
+from fairlead.decide.health.proving.testing import CreateTest, outdated
 from fairlead.model.health.pair_book import PairBook, distance
 from fairlead.testing.builders import EPOCH, make_node
 

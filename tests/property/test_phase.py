@@ -31,7 +31,7 @@ from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.gang.phase import OPEN, PLACEABLE, RELEASABLE, Phase, phase_of
 from fairlead.model.pools.grouping import membership_of
-from fairlead.runtime.fencing import needs_fence
+from fairlead.runtime.leading.fencing import needs_fence
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_pod
 
 T0 = "2026-01-01T00:00:00Z"

@@ -23,9 +23,9 @@ from fairlead.api.jobs.job import Job, Role
 from fairlead.api.jobs.placement import Placement
 from fairlead.api.kubernetes.core import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 from fairlead.api.kubernetes.volumes import own_claim_name
-from fairlead.decide.jobs.members import missing_pods
-from fairlead.decide.jobs.pods import AttemptPods
+from fairlead.decide.jobs.following.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.rendering.members import missing_pods
 from fairlead.model.objects import Objects
 from fairlead.testing.device_builders import make_device_claim
 from fairlead.testing.volume_builders import ZONE, make_claim, make_volume

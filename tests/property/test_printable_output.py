@@ -34,7 +34,7 @@ from fairlead.api.cluster.team import Reservation
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.resources import FLEETS, JOBS, NODE_POOLS, NODES, TEAMS, Resource
 from fairlead.api.status import ApiError, Forbidden, InternalError, NotFound
-from fairlead.app.messages import FleetLine, HistoryLine
+from fairlead.app.queries.messages import FleetLine, HistoryLine
 from fairlead.cli.app import run
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api

@@ -18,8 +18,8 @@ from fairlead.api.cluster.node_pool import (
 from fairlead.api.kubernetes.device_shapes import DevicePart, DeviceShape
 from fairlead.api.kubernetes.devices import DeviceAttribute
 from fairlead.api.meta import ObjectMeta
-from fairlead.decide.fleet.demand import demand_of, device_source, offers_of
-from fairlead.decide.fleet.growth import pools_that_hold
+from fairlead.decide.fleet.buying.demand import demand_of, device_source, offers_of
+from fairlead.decide.fleet.buying.growth import pools_that_hold
 from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest

@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.traffic import Counting, PodSource, counting, netlink, nft, parse_lists
 from fairlead.node.traffic.netlink import Counted
 from fairlead.node.traffic.ruleset import TABLE, Command, delete_older, number_of, set_up

@@ -16,15 +16,16 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import CRDS, JOBS, PODS
 from fairlead.api.schema import crd
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
 from fairlead.app.use_service import looks_of
-from fairlead.controllers.message_tries import NoticeSender
-from fairlead.decide.idle import MemberLook
+from fairlead.controllers.records.message_tries import NoticeSender
+from fairlead.decide.use.idle import MemberLook
 from fairlead.embedded.client import InProcessClient
-from fairlead.embedded.device_allocator import DeviceAllocator
-from fairlead.embedded.node_leases import KUBELETS, NodeLeases
+from fairlead.embedded.own_controllers.device_allocator import DeviceAllocator
+from fairlead.embedded.own_controllers.node_leases import KUBELETS, NodeLeases
+from fairlead.embedded.own_controllers.volume_binder import VolumeBinder
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
@@ -32,15 +33,14 @@ from fairlead.embedded.virtual.contact import VirtualContact
 from fairlead.embedded.virtual.fleet import NodeFleet
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import Profile, load_profile
-from fairlead.embedded.virtual.records import NodeFault
-from fairlead.embedded.volume_binder import VolumeBinder
+from fairlead.embedded.virtual.stages.records import NodeFault
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Request
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.exported.metrics import Metrics
 from fairlead.runtime.supervisor import SupervisedService, Supervisor
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.testing.builders import EPOCH
 
 A = TypeVar("A")

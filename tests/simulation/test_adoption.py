@@ -13,7 +13,7 @@ from tests.unit.history.contract import records_of
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS, PODS
-from fairlead.runtime.history import HistoryQuery
+from fairlead.runtime.kept.history import HistoryQuery
 from fairlead.sim.actors.training_operator import OWNERS, SPACE, owner_body, owner_name
 from fairlead.sim.loop import run
 

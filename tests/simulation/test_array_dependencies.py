@@ -15,9 +15,9 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import SIMULATE_EXIT_CODE
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.status import Invalid
-from fairlead.decide.jobs.gate import admitted_verdict
-from fairlead.runtime.mirror import Change
-from fairlead.runtime.reader import follow
+from fairlead.decide.jobs.admitting.gate import admitted_verdict
+from fairlead.runtime.watching.mirror import Change
+from fairlead.runtime.watching.reader import follow
 from fairlead.sim.loop import run
 
 

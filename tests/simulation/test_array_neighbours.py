@@ -17,8 +17,8 @@ from fairlead.api.values.times import parse_time
 from fairlead.decide.arrays import ArraysPolicy
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.reasons import Reason
-from fairlead.runtime.mirror import Change
-from fairlead.runtime.reader import follow
+from fairlead.runtime.watching.mirror import Change
+from fairlead.runtime.watching.reader import follow
 from fairlead.sim.loop import run
 
 ELEMENT_SECONDS = 20.0

@@ -14,8 +14,8 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Job, JobSpec
 from fairlead.api.jobs.job_array import JobArray, JobArraySpec, JobArrayStatus
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference
-from fairlead.controllers.array_index import ArrayIndex
-from fairlead.controllers.element_states import ElementStates
+from fairlead.controllers.elements.array_index import ArrayIndex
+from fairlead.controllers.elements.element_states import ElementStates
 from fairlead.decide.arrays import ArrayView, DeleteElement, lifecycle
 from fairlead.decide.jobs.view import ElementState
 from fairlead.sim.explored_worlds import options_of

@@ -23,8 +23,8 @@ from fairlead.api.resources import JOB_ARRAYS, JOBS, PODS, PRIORITY_CLASSES
 from fairlead.api.status import Invalid, NotFound
 from fairlead.model.asks.requests import RequestReader
 from fairlead.model.gang.gangs import gang_of
-from fairlead.runtime.mirror import Change
-from fairlead.runtime.reader import follow
+from fairlead.runtime.watching.mirror import Change
+from fairlead.runtime.watching.reader import follow
 from fairlead.sim.loop import run
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fairlead.runtime import loop
-from fairlead.runtime.barrier import Barrier, Written
+from fairlead.runtime.watching.barrier import Barrier, Written
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.setup.faults import PERFECT
 from fairlead.sim.setup.workload import WorkloadOptions

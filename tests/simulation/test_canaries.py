@@ -287,7 +287,7 @@ CALM = WorldOptions(
 
 def test_jobs_that_wait_for_ever_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Promise 3: a scheduler that places nothing."""
-    monkeypatch.setattr("fairlead.controllers.scheduler.decide", lambda *_, **__: NOTHING)
+    monkeypatch.setattr("fairlead.controllers.placing.scheduler.decide", lambda *_, **__: NOTHING)
     with pytest.raises(PromiseBroken, match=r"^3: 4 jobs never end"):
         simulate(changed(CALM, settle_seconds_max=600.0), seed=1)
 

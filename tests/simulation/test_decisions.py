@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from fairlead.api.resources import JOBS, NODE_POOLS
-from fairlead.app.decision_file import RecordedDecision, digest_of, read_lines, write_lines
-from fairlead.controllers.decision_log import DecisionLog
-from fairlead.controllers.scheduler import SchedulerController
+from fairlead.app.queries.decision_file import RecordedDecision, digest_of, read_lines, write_lines
+from fairlead.controllers.placing.decision_log import DecisionLog
+from fairlead.controllers.placing.scheduler import SchedulerController
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.verdict import Decision
 from fairlead.sim.explored_worlds import options_of

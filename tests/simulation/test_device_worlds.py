@@ -13,7 +13,7 @@ from msgspec.structs import replace as changed
 from fairlead.api.kubernetes.device_shapes import DevicePart, DeviceShape
 from fairlead.api.kubernetes.devices import ResourceSlice
 from fairlead.decide.pinning import Binding
-from fairlead.embedded.node_devices import NodeDevices
+from fairlead.embedded.own_controllers.node_devices import NodeDevices
 from fairlead.embedded.virtual.profile import load_profile
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken

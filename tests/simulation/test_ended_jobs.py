@@ -8,9 +8,9 @@ from dataclasses import replace
 from tests.simulation.embedded_world import EmbeddedWorld, embedded_world
 
 from fairlead.api.resources import JOBS
-from fairlead.app.policies import Policies
+from fairlead.app.configuration.policies import Policies
 from fairlead.history.memory import MemoryHistory
-from fairlead.runtime.history import HistoryError, HistoryQuery, JobRecord
+from fairlead.runtime.kept.history import HistoryError, HistoryQuery, JobRecord
 from fairlead.sim.loop import run
 
 KEPT_SECONDS, KEPT_MAX = 3600.0, 3

@@ -196,7 +196,7 @@ def test_a_fault_of_our_own_is_found_and_named_with_its_replay(
         raise RuntimeError("planted")
 
     monkeypatch.setattr("fairlead.sim.explore.options_of", small)
-    monkeypatch.setattr("fairlead.controllers.scheduler.decide", broken)
+    monkeypatch.setattr("fairlead.controllers.placing.scheduler.decide", broken)
     found = explore_one(3)
     assert found.broken == "RuntimeError: planted"
     assert "python -m fairlead.sim.explore --world 3" in broken_text(found)
@@ -220,7 +220,7 @@ def test_a_broken_world_is_printed_and_once_more_when_it_is_shrunk(
         raise RuntimeError("planted")
 
     monkeypatch.setattr("fairlead.sim.explore.options_of", small)
-    monkeypatch.setattr("fairlead.controllers.scheduler.decide", broken)
+    monkeypatch.setattr("fairlead.controllers.placing.scheduler.decide", broken)
     exploration = _Exploration(0.01, 3, tmp_path / "new" / "broken")
     exploration.run(InlinePool(), 1)
     said, worlds = capsys.readouterr().out, len(exploration.done)

@@ -16,8 +16,8 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOB_ARRAYS, JOBS, NAMESPACES, PODS
 from fairlead.api.status import ApiError, Invalid, NotFound
-from fairlead.runtime.mirror import Change
-from fairlead.runtime.reader import follow
+from fairlead.runtime.watching.mirror import Change
+from fairlead.runtime.watching.reader import follow
 from fairlead.sim.loop import run
 
 

@@ -28,9 +28,9 @@ from fairlead.api.podgroups import GroupApi
 from fairlead.api.resources import CRDS, JOBS, NAMESPACES, NODES, PODS
 from fairlead.api.schema import crd
 from fairlead.api.status import AlreadyExists, ApiError
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
 from fairlead.cloud.provider import CloudError, LaunchRequest, MachineProvider, OutOfCapacity
 from fairlead.cloud.registry import provider_of
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
@@ -46,10 +46,10 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.model.health.machines import Instance, InstanceState, Inventory
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.exported.metrics import Metrics
 from fairlead.runtime.supervisor import SupervisedService, Supervisor
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_node
 from fairlead.testing.fake_client import FakeClient

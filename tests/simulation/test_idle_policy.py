@@ -16,8 +16,8 @@ from fairlead.api.meta import find_condition
 from fairlead.api.resources import EVENTS, JOBS, NODES, PODS
 from fairlead.api.status import Unavailable
 from fairlead.api.values.times import parse_time
-from fairlead.app.policies import Policies
-from fairlead.decide.idle import IdleMode, IdlePolicy
+from fairlead.app.configuration.policies import Policies
+from fairlead.decide.use.idle import IdleMode, IdlePolicy
 from fairlead.embedded.http.metrics import MeasuredUse
 from fairlead.embedded.virtual.profile import UseSpec, load_profile
 from fairlead.runtime.client import Request

@@ -51,7 +51,7 @@ def test_an_engine_that_believes_every_late_lease_is_found(
     """The canary: without the second side and the rails, good nodes are marked."""
     monkeypatch.setattr(unreachable_nodes, "_hold", lambda *_: None)
     monkeypatch.setattr(
-        "fairlead.controllers.unreachable_nodes.presence_of", lambda *_: Presence.ABSENT
+        "fairlead.controllers.nodes.unreachable_nodes.presence_of", lambda *_: Presence.ABSENT
     )
     with pytest.raises(BaseExceptionGroup) as found:
         world_of(replace(OPTIONS, faults=PERFECT), 0)

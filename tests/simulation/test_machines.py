@@ -16,7 +16,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import Condition
 from fairlead.cloud.simulated import CloudRates
-from fairlead.decide.fleet.demand import Demand
+from fairlead.decide.fleet.buying.demand import Demand
 from fairlead.embedded.virtual.profile import NodeShape
 from fairlead.model.health.machines import Instance, InstanceState
 from fairlead.sim.actors.machines import FleetChecker, pool_body
@@ -67,7 +67,7 @@ def test_equal_seeds_buy_the_same() -> None:
 
 def test_gangs_that_are_not_bought_for_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "fairlead.decide.fleet.purchases.demand_of", lambda *_: Demand()
+        "fairlead.decide.fleet.buying.purchases.demand_of", lambda *_: Demand()
     )  # planted: nothing is ever needed
     short = replace(
         BOUGHT, workload=WorkloadOptions(3, 600.0, members_max=8), pools=(PoolShape("pool", 30),),

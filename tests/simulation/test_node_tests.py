@@ -12,8 +12,9 @@ from msgspec.structs import replace as replace_struct
 from fairlead.api import names
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.values.times import format_time
-from fairlead.decide.health import cycle, gate
+from fairlead.decide.health import cycle
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.proving import gate
 from fairlead.embedded.virtual.hardware import Quality
 from fairlead.embedded.virtual.profile import load_profile
 from fairlead.model.health.node_record import NodeRecord, NodeState, record_text

@@ -22,7 +22,7 @@ from fairlead.api.meta import Condition
 from fairlead.api.names import ADMITTED, TEAM
 from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.values.times import format_time, parse_time
-from fairlead.runtime.audit import AuditQuery, AuditRecord, ChainCheck
+from fairlead.runtime.kept.audit import AuditQuery, AuditRecord, ChainCheck
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.promises.preemption_checker import PreemptionChecker

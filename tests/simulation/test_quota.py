@@ -21,9 +21,9 @@ from fairlead.api.resources import CRDS, JOBS, NAMESPACES, PODS, RESOURCE_QUOTAS
 from fairlead.api.schema import crd
 from fairlead.api.status import ApiError, Forbidden, InternalError
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.job_index import JobsMirrors
-from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.scheduler import SchedulerController
+from fairlead.controllers.gangs.job_index import JobsMirrors
+from fairlead.controllers.gangs.jobs import JobsController
+from fairlead.controllers.placing.scheduler import SchedulerController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.embedded.client import InProcessClient

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from fairlead.runtime.client import Request, RequestVerb
-from fairlead.runtime.fencing import LeaderClient
-from fairlead.runtime.leader import LeaderElector, LeaderTerm
+from fairlead.runtime.leading.fencing import LeaderClient
+from fairlead.runtime.leading.leader import LeaderElector, LeaderTerm
 from fairlead.sim.loop import run
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.outcome import SimulationOutcome

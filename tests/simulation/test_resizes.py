@@ -11,7 +11,7 @@ from tests.simulation.embedded_world import NAMESPACE, EmbeddedWorld, embedded_w
 from fairlead.api.kubernetes.core import ContainerStatus, Pod, PodCondition
 from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden
-from fairlead.embedded.virtual.records import NodeFault
+from fairlead.embedded.virtual.stages.records import NodeFault
 from fairlead.runtime.client import PatchType
 from fairlead.sim.loop import run
 

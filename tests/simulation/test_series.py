@@ -29,7 +29,6 @@ from fairlead.api.cluster.node_report import EXPORTED_METRICS_MAX
 from fairlead.api.jobs.job import Job, JobState
 from fairlead.api.jobs.notify import NoticeState
 from fairlead.api.kubernetes.core import Node, Pod
-from fairlead.decide.exports import ExportScope, ExportState
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.unreachable_nodes import Presence, SilenceHold
 from fairlead.decide.network import CountingState
@@ -38,13 +37,14 @@ from fairlead.decide.notices import TryReason
 from fairlead.decide.reasons import Reason
 from fairlead.decide.removal.removals import RemovalRule
 from fairlead.decide.removal.trust import Blindness
+from fairlead.decide.use.exports import ExportScope, ExportState
 from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.registry import CHECKS
 from fairlead.model.health.node_record import NodeState
-from fairlead.runtime.export_metrics import STATS
-from fairlead.runtime.fleet_metrics import ProviderAnswer, ProviderCall
+from fairlead.runtime.exported.export_metrics import STATS
+from fairlead.runtime.exported.fleet_metrics import ProviderAnswer, ProviderCall
+from fairlead.runtime.exported.metrics import Metrics
 from fairlead.runtime.loop import ActionResult
-from fairlead.runtime.metrics import Metrics
 from fairlead.sim.actors import replicas
 from fairlead.sim.loop import run
 from fairlead.sim.observers.observer import Observer

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.scheduler import SchedulerController
+from fairlead.controllers.placing.scheduler import SchedulerController
 from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision
-from fairlead.runtime.mirror import Change
+from fairlead.runtime.watching.mirror import Change
 from fairlead.sim.setup.faults import PERFECT, ROUGH
 from fairlead.sim.setup.workload import WorkloadOptions
 from fairlead.sim.setup.world_options import WorldOptions

@@ -94,7 +94,7 @@ def test_a_planted_bug_is_found_shrunk_and_replayed_from_its_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The whole way, on a small world: the bug is that the scheduler fails over large gangs."""
-    from fairlead.controllers import scheduler  # it is changed for this test alone
+    from fairlead.controllers.placing import scheduler
 
     decide = scheduler.decide
 
@@ -134,7 +134,7 @@ def test_the_world_of_a_file_runs_from_the_command_line(
     assert main() == 0
     assert "seed           7\n" in capsys.readouterr().out
     with monkeypatch.context() as patched:
-        patched.setattr("fairlead.controllers.scheduler.decide", None)
+        patched.setattr("fairlead.controllers.placing.scheduler.decide", None)
         assert main() == 1
         assert "a promise is broken: TypeError: 'NoneType'" in capsys.readouterr().err
     for more, said in (["--seed", "8"], "leave --seed and --options out"), ([], "no world: "):

@@ -273,7 +273,7 @@ def test_a_job_that_borrows_without_the_right_to_is_reported(
 def test_a_teams_controller_that_adds_a_second_taint_is_reported(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fairlead.controllers.teams.is_team_taint", lambda _taint: False)
+    monkeypatch.setattr("fairlead.controllers.placing.teams.is_team_taint", lambda _taint: False)
     gone = TeamChange(600.0, "blue", None)
     more = changed(team("red", 4), at_seconds=700.0)
     with pytest.raises(PromiseBroken, match=r"^4: node v\d+ has the taints of teams"):
@@ -281,7 +281,7 @@ def test_a_teams_controller_that_adds_a_second_taint_is_reported(
 
 
 def test_a_teams_controller_that_stands_still_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairlead.controllers.teams.share_out", lambda *_: Sharing((), {}))
+    monkeypatch.setattr("fairlead.controllers.placing.teams.share_out", lambda *_: Sharing((), {}))
     with pytest.raises(PromiseBroken, match=r"^4: team blue has 0 healthy nodes, .* are 2"):
         run_world(lambda: world_of(changes=(team("blue", 2),), seconds=1200.0))
 

@@ -20,23 +20,23 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.values.quantity import CLAIMED
-from fairlead.controllers.adoption import AdoptionController
-from fairlead.controllers.array_index import ArrayIndex
-from fairlead.controllers.job_index import JobIndex
-from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.elements.array_index import ArrayIndex
+from fairlead.controllers.gangs.adoption import AdoptionController
+from fairlead.controllers.gangs.job_index import JobIndex
+from fairlead.controllers.gangs.jobs import JobsController
 from fairlead.decide.admission import jobs as admission
 from fairlead.decide.adoption.actions import ReleaseMember
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.evict.preempt import Preempting
 from fairlead.decide.placement.stages import fit
-from fairlead.embedded.device_search import DeviceId
-from fairlead.embedded.node_devices import NodeDevices
+from fairlead.embedded.own_controllers.device_search import DeviceId
+from fairlead.embedded.own_controllers.node_devices import NodeDevices
 from fairlead.history.memory import MemoryHistory
 from fairlead.model.claimed.device_pools import DevicePools
 from fairlead.model.claimed.devices import DeviceTable, UnmatchedDevices
-from fairlead.runtime.history import HistoryQuery, JobRecord
-from fairlead.runtime.mirror import Change
+from fairlead.runtime.kept.history import HistoryQuery, JobRecord
+from fairlead.runtime.watching.mirror import Change
 from fairlead.sim.actors.stock_scheduler import StockScheduler
 from fairlead.sim.tenants import admission_policies, runs, world
 from fairlead.sim.tenants.bodies import (

@@ -13,10 +13,10 @@ from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import UNREACHABLE
 from fairlead.api.resources import EVENTS, NODES
-from fairlead.app.policies import Policies
+from fairlead.app.configuration.policies import Policies
 from fairlead.decide.health.policy import SilencePolicy
 from fairlead.decide.health.unreachable_nodes import Contact
-from fairlead.embedded.virtual.records import NodeFault
+from fairlead.embedded.virtual.stages.records import NodeFault
 from fairlead.model.health.unreachable import unreachable_since
 from fairlead.sim.loop import run as run_loop
 

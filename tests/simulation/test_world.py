@@ -274,7 +274,7 @@ def test_the_checkers_notice_a_gang_that_returns_to_a_node_from_which_it_was_dra
 
     monkeypatch.setattr("fairlead.decide.placement.desk.repair.repair_scope", blind)
     monkeypatch.setattr("fairlead.decide.jobs.attempt_end.cordoned_seat", lambda _: None)
-    monkeypatch.setattr("fairlead.decide.jobs.member_failure._DISRUPTIONS", {})
+    monkeypatch.setattr("fairlead.decide.jobs.following.member_failure._DISRUPTIONS", {})
     with pytest.raises(PromiseBroken, match=r"7: attempt .* is back on v.*, which is cordoned"):
         simulate(FULL, seed=1)
 

@@ -14,7 +14,7 @@ from tests.tidy.sources import ROOT, calls, modules, name, nodes, tree
 from fairlead.api.names import OWN_NAMESPACE
 
 #: What a command runs without an event loop.
-BLOCKING = ("cli/", "install/", "app/launch.py")
+BLOCKING = ("cli/", "install/", "app/local/launch.py")
 #: Read YAML by its events, with bounds; and the manifests that are our own text.
 YAML_LOADERS = ("input/yamlmarks.py", "embedded/http/request.py", "install/manifests.py")
 #: Call -> (instead, places where it is right).
@@ -26,15 +26,15 @@ BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
             *BLOCKING,
             "member/",
             "run.py",
-            "embedded/local/shim_session.py",
+            "embedded/local/processes/shim_session.py",
             "node/gang_gate/",
-            "node/program_run.py",
+            "node/running/program_run.py",
             "node/shaping/probe.py",
         ),
     ),
     "time.sleep": (
         "asyncio.sleep",
-        (*BLOCKING, "member/", "embedded/local/shim.py", "node/program_run.py"),
+        (*BLOCKING, "member/", "embedded/local/processes/shim.py", "node/running/program_run.py"),
     ),
     "datetime.now": ("a Clock argument", ()),
     "datetime.datetime.now": ("a Clock argument", ()),
@@ -67,7 +67,7 @@ BANNED: dict[str, tuple[str, tuple[str, ...]]] = {
             "unsafe_load",
         )
     },
-    "json.load": ("fairlead.input.plain.json_document", ("embedded/local/shim.py",)),
+    "json.load": ("fairlead.input.plain.json_document", ("embedded/local/processes/shim.py",)),
     "os.system": ("subprocess with a list", ()),
     "pickle.loads": ("msgspec", ()),
     "eval": ("nothing", ()),
@@ -81,7 +81,7 @@ STREAMS = {
     "cli/main.py": "flushes them at the end",
     "cli/commands/cluster.py": "gives stderr to the log",
     "app/operator_process.py": "gives stderr to the log",
-    "app/launch.py": "flushes them before it forks",
+    "app/local/launch.py": "flushes them before it forks",
     "runtime/logs.py": "writes log lines, made printable",
     "member/": "is the output of programs",
 }

@@ -1,7 +1,7 @@
 """Kubernetes' own gangs: Workload and PodGroup of scheduling.k8s.io, in the versions that we speak.
 
 Only what identifies a group is read; the bodies that we write differ by version and are made in
-`decide/jobs/native.py`. Both kinds: https://kep.k8s.io/4671.
+`decide/jobs/rendering/native.py`. Both kinds: https://kep.k8s.io/4671.
 """
 
 from __future__ import annotations

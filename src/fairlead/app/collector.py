@@ -34,8 +34,8 @@ from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.network import HELD_BACK_SECONDS_MIN
 from fairlead.model.health.node_record import record_of
-from fairlead.node.node_report import UnreadableReport, decode_report, report_status
 from fairlead.node.repairs import REQUEST_VERSION, RepairRequest, encode_request
+from fairlead.node.reports.node_report import UnreadableReport, decode_report, report_status
 from fairlead.node.shaping import RATES_VERSION, DestinationRate, EgressRates, TeamRate
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

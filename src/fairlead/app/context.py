@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fairlead.runtime.clock import Clock
+from fairlead.runtime.exported.metrics import Metrics
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.metrics import Metrics
 
 #: Returns a source of random numbers for a named part: what one draws does not shift another's.
 Streams = Callable[[str], random.Random]

@@ -19,55 +19,55 @@ from fairlead.api.cluster.team import Team
 from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.names import NODE_LEASES_NAMESPACE
 from fairlead.api.resources import FLEETS, IMAGE_SETS, LEASES
-from fairlead.app.answers import KnownState, PlannerAnswers
+from fairlead.app.configuration.notice_senders import notices_asked_for
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.mirrors import SharedMirrors
-from fairlead.app.notice_senders import notices_asked_for
-from fairlead.app.policies import Policies
+from fairlead.app.queries.answers import KnownState, PlannerAnswers
 from fairlead.app.use_service import use_parts
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.cloud.registry import providers as own_providers
-from fairlead.controllers.adoption import AdoptionController
-from fairlead.controllers.arrays import ArraysController
-from fairlead.controllers.balloons import BalloonController
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.decision_log import DecisionLog
-from fairlead.controllers.device_matcher import DeviceMatcher
 from fairlead.controllers.doctor import DoctorController
 from fairlead.controllers.egress import EgressController
-from fairlead.controllers.fleet import FleetController
-from fairlead.controllers.health import HealthController
-from fairlead.controllers.idle import IdleController, Measured
-from fairlead.controllers.images import ImagesController
-from fairlead.controllers.job_index import JobsMirrors
-from fairlead.controllers.job_traffic import TrafficKeeper
-from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.message_tries import NoticeSender
-from fairlead.controllers.node_exports import NodeExports
-from fairlead.controllers.notices import NoticesController
-from fairlead.controllers.scheduler import SchedulerController
-from fairlead.controllers.stored_templates import StoredTemplates
-from fairlead.controllers.teams import TeamsController
-from fairlead.controllers.tickets import TicketRecipients, TicketsController
-from fairlead.controllers.unreachable_nodes import Connect, UnreachableNodesController
+from fairlead.controllers.elements.arrays import ArraysController
+from fairlead.controllers.gangs.adoption import AdoptionController
+from fairlead.controllers.gangs.job_index import JobsMirrors
+from fairlead.controllers.gangs.jobs import JobsController
+from fairlead.controllers.nodes.fleet import FleetController
+from fairlead.controllers.nodes.health import HealthController
+from fairlead.controllers.nodes.node_exports import NodeExports
+from fairlead.controllers.nodes.unreachable_nodes import Connect, UnreachableNodesController
+from fairlead.controllers.placing.balloons import BalloonController
+from fairlead.controllers.placing.decision_log import DecisionLog
+from fairlead.controllers.placing.device_matcher import DeviceMatcher
+from fairlead.controllers.placing.images import ImagesController
+from fairlead.controllers.placing.scheduler import SchedulerController
+from fairlead.controllers.placing.teams import TeamsController
+from fairlead.controllers.pods.stored_templates import StoredTemplates
+from fairlead.controllers.records.idle import IdleController, Measured
+from fairlead.controllers.records.job_traffic import TrafficKeeper
+from fairlead.controllers.records.message_tries import NoticeSender
+from fairlead.controllers.records.notices import NoticesController
+from fairlead.controllers.records.tickets import TicketRecipients, TicketsController
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.examiner import Examiner, Servers
 from fairlead.doctor.readers.prometheus import parse_jobs
-from fairlead.embedded.unscheduled import report_unscheduled
+from fairlead.embedded.own_controllers.unscheduled import report_unscheduled
 from fairlead.kube.machine_contact import contact_machine
 from fairlead.model.pools.pool_nodes import PoolNodes
-from fairlead.runtime.audit_book import AuditBook
-from fairlead.runtime.audit_export import AuditExport, AuditTarget
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import Recorder
-from fairlead.runtime.history import History
+from fairlead.runtime.kept.audit_book import AuditBook
+from fairlead.runtime.kept.audit_export import AuditExport, AuditTarget
+from fairlead.runtime.kept.history import History
+from fairlead.runtime.kept.numbers import Numbers
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
-from fairlead.runtime.mirror import Mirror, MirrorOptions
-from fairlead.runtime.numbers import Numbers
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import SupervisedService
+from fairlead.runtime.watching.mirror import Mirror, MirrorOptions
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 
 COMPONENT = "fairlead"
 #: Of the loop, for what an answer to `fairlead why` has beside the verdict and its numbers.

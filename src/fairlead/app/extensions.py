@@ -31,14 +31,14 @@ from fairlead.api import names
 from fairlead.api.jobs.job import JobState
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import MethodNotAllowed
-from fairlead.app.answers import PlannerAnswers
-from fairlead.app.answers_api import QUESTIONS, AnswersApi, read_question
-from fairlead.app.archive_api import stream
-from fairlead.app.archive_query import record_lines
-from fairlead.app.decision_query import decision_file, decision_lines
-from fairlead.app.messages import Book, ClusterStatus, NodeCounts, PartHealth
-from fairlead.app.settings import Settings
-from fairlead.controllers.decision_log import DecisionLog
+from fairlead.app.configuration.settings import Settings
+from fairlead.app.queries.answers import PlannerAnswers
+from fairlead.app.queries.answers_api import QUESTIONS, AnswersApi, read_question
+from fairlead.app.queries.archive_api import stream
+from fairlead.app.queries.archive_query import record_lines
+from fairlead.app.queries.decision_query import decision_file, decision_lines
+from fairlead.app.queries.messages import Book, ClusterStatus, NodeCounts, PartHealth
+from fairlead.controllers.placing.decision_log import DecisionLog
 from fairlead.embedded.http.request import PathNotFound, Query, split_path
 from fairlead.embedded.http.server import Handler
 from fairlead.embedded.logs.answer import answer_job_logs
@@ -47,8 +47,8 @@ from fairlead.embedded.storage.store import Store
 from fairlead.input.sections import plain
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.history import History
-from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
+from fairlead.runtime.exported.metrics import CONTENT_TYPE, Metrics
+from fairlead.runtime.kept.history import History
 from fairlead.runtime.supervisor import Supervisor
 
 _ROOT_SEGMENTS = 2  # fairlead, v1

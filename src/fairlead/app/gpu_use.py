@@ -19,11 +19,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fairlead.decide.use_meter import GpuReading
+from fairlead.decide.use.use_meter import GpuReading
 from fairlead.decide.verdict import ObjectKey
 from fairlead.doctor.prometheus.answers import PromSample, vector
 from fairlead.doctor.prometheus.api import BadPrometheusAnswer, Get, PrometheusApi, server_get
-from fairlead.runtime.fetch import Web, mounted_access
+from fairlead.runtime.outside.fetch import Web, mounted_access
 
 QUERY_SECONDS_MAX = 10.0
 Runner = Callable[[Callable[[], Any]], Awaitable[Any]]

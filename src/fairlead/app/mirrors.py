@@ -49,9 +49,9 @@ from fairlead.app.context import ProcessContext
 from fairlead.controllers.cluster_world import ClusterMirrors, DeviceMirrors
 from fairlead.runtime.client import Client
 from fairlead.runtime.events import EventSink
-from fairlead.runtime.mirror import HasMetadata, Mirror, MirrorOptions
-from fairlead.runtime.set_aside import SetAside
 from fairlead.runtime.supervisor import SupervisedService
+from fairlead.runtime.watching.mirror import HasMetadata, Mirror, MirrorOptions
+from fairlead.runtime.watching.set_aside import SetAside
 
 T = TypeVar("T", bound=HasMetadata)
 

@@ -16,18 +16,18 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge
 
 from fairlead import __version__
-from fairlead.app.answers_api import AnswersApi
-from fairlead.app.archive_api import ArchiveApi
-from fairlead.app.audit_settings import AuditSettings
+from fairlead.app.configuration.audit_settings import AuditSettings
+from fairlead.app.configuration.notice_senders import audit_targets, notice_senders
+from fairlead.app.configuration.notices_settings import NoticesSettings
 from fairlead.app.context import ProcessContext
-from fairlead.app.notice_senders import audit_targets, notice_senders
-from fairlead.app.notices_settings import NoticesSettings
+from fairlead.app.queries.answers_api import AnswersApi
+from fairlead.app.queries.archive_api import ArchiveApi
 from fairlead.app.replica import Replica, ReplicaLogSource, ReplicaSettings
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.history import History
+from fairlead.runtime.exported.metrics import CONTENT_TYPE, Metrics
+from fairlead.runtime.kept.history import History
 from fairlead.runtime.logs import Logger
-from fairlead.runtime.metrics import CONTENT_TYPE, Metrics
 from fairlead.runtime.supervisor import Health, SupervisedService, Supervisor
 from fairlead.webhook.service import Webhook, WebhookOptions
 

@@ -10,16 +10,16 @@ import sys
 from collections.abc import Mapping
 
 from fairlead.app.operator import OperatorSettings, ProbesFailed, ReplicaRun
+from fairlead.app.queries.stores import open_stores
 from fairlead.app.replica import ReplicaLogSource
 from fairlead.app.signals import stop_on_signals
-from fairlead.app.stores import open_stores
-from fairlead.controllers.logs import KeeperOptions
+from fairlead.controllers.records.logs import KeeperOptions
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.client import HttpClient, HttpLogReader
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.protocol import HttpOptions
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.history import HistoryError, OtherSchema
+from fairlead.runtime.kept.history import HistoryError, OtherSchema
 from fairlead.runtime.logs import LogFormat, LogLevel, configure
 
 #: What is kept of logs in memory, below the limit of `history.memory.BYTES_MAX` for all.

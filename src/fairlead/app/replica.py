@@ -17,26 +17,26 @@ from typing import TypeVar
 from fairlead.api.cluster.team import Team
 from fairlead.api.kubernetes.core import PriorityClass
 from fairlead.api.resources import PRIORITY_CLASSES, TEAMS, Resource
-from fairlead.app.answers import PlannerAnswers
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
+from fairlead.app.queries.answers import PlannerAnswers
 from fairlead.cloud.registry import ProviderFactory
-from fairlead.controllers.decision_log import DecisionLog
-from fairlead.controllers.idle import Measured
-from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
-from fairlead.controllers.message_tries import NoticeSender
-from fairlead.controllers.unreachable_nodes import Connect
+from fairlead.controllers.nodes.unreachable_nodes import Connect
+from fairlead.controllers.placing.decision_log import DecisionLog
+from fairlead.controllers.records.idle import Measured
+from fairlead.controllers.records.logs import KeeperOptions, KeepingClient, LogKeeper
+from fairlead.controllers.records.message_tries import NoticeSender
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.kube.machine_contact import contact_machine
-from fairlead.runtime.audit_export import AuditTarget
 from fairlead.runtime.client import Client
-from fairlead.runtime.discovery import discover_groups
-from fairlead.runtime.fencing import LeaderClient, fence
-from fairlead.runtime.history import History, LogReader, LogStore
-from fairlead.runtime.leader import LeaderElector, LeaderOptions, LeaderTerm
-from fairlead.runtime.mirror import HasMetadata, Mirror
+from fairlead.runtime.kept.audit_export import AuditTarget
+from fairlead.runtime.kept.history import History, LogReader, LogStore
+from fairlead.runtime.leading.fencing import LeaderClient, fence
+from fairlead.runtime.leading.leader import LeaderElector, LeaderOptions, LeaderTerm
 from fairlead.runtime.supervisor import SupervisedService, Supervisor
+from fairlead.runtime.watching.discovery import discover_groups
+from fairlead.runtime.watching.mirror import HasMetadata, Mirror
 
 T = TypeVar("T", bound=HasMetadata)
 

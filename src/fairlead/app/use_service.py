@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.gpu_use import PrometheusGpus
 from fairlead.app.mirrors import SharedMirrors
-from fairlead.app.policies import Policies
-from fairlead.controllers.idle import Measured
-from fairlead.controllers.use import UseKeeper
-from fairlead.controllers.use_samples import UseSampler
-from fairlead.decide.idle import MemberLook
+from fairlead.controllers.records.idle import Measured
+from fairlead.controllers.records.use import UseKeeper
+from fairlead.controllers.records.use_samples import UseSampler
+from fairlead.decide.use.idle import MemberLook
 from fairlead.embedded.http.metrics import MeasuredUse
 from fairlead.runtime.client import Client
-from fairlead.runtime.history import History
+from fairlead.runtime.kept.history import History
 
 
 def looks_of(measured: Iterable[MeasuredUse]) -> Iterator[MemberLook]:

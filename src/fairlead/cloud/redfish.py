@@ -24,7 +24,7 @@ import msgspec
 
 from fairlead.cloud.calls import Runner
 from fairlead.cloud.provider import CloudError, RefusedByProvider
-from fairlead.runtime.fetch import Redirects, Web, WebAccess, origin_of
+from fairlead.runtime.outside.fetch import Redirects, Web, WebAccess, origin_of
 
 _SECONDS_MAX = 20.0
 _ANSWER_BYTES_MAX = 1 << 20

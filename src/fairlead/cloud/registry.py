@@ -9,14 +9,14 @@ from typing import assert_never
 
 from fairlead.api.cluster.ec2_fleet_options import LAUNCH_TEMPLATE, ec2_fleet_options
 from fairlead.api.cluster.node_pool import NodePool, ProviderType
-from fairlead.cloud.aws import AwsProvider
-from fairlead.cloud.aws_api import Aws
-from fairlead.cloud.aws_ec2_fleet import Ec2FleetProvider
-from fairlead.cloud.azure import AzureProvider
-from fairlead.cloud.azure_api import Azure
+from fairlead.cloud.amazon.aws import AwsProvider
+from fairlead.cloud.amazon.aws_api import Aws
+from fairlead.cloud.amazon.aws_ec2_fleet import Ec2FleetProvider
 from fairlead.cloud.exec import ExecProvider
-from fairlead.cloud.gcp import GcpProvider
-from fairlead.cloud.gcp_api import Gcp
+from fairlead.cloud.google.gcp import GcpProvider
+from fairlead.cloud.google.gcp_api import Gcp
+from fairlead.cloud.microsoft.azure import AzureProvider
+from fairlead.cloud.microsoft.azure_api import Azure
 from fairlead.cloud.provider import MachineProvider, RefusedByProvider
 from fairlead.cloud.simulated import SimulatedCloud, SimulatedProvider
 from fairlead.cloud.static import StaticProvider

@@ -69,9 +69,9 @@ from fairlead.model.health.node_health import NodeHealth
 from fairlead.model.pools.yielding_tests import YieldingTests
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.mirror import Change, HasMetadata, Mirror, MirrorOptions
-from fairlead.runtime.reader import MirrorReader, follow
-from fairlead.runtime.set_aside import STRICT, SetAside
+from fairlead.runtime.watching.mirror import Change, HasMetadata, Mirror, MirrorOptions
+from fairlead.runtime.watching.reader import MirrorReader, follow
+from fairlead.runtime.watching.set_aside import STRICT, SetAside
 
 T = TypeVar("T", bound=HasMetadata)
 

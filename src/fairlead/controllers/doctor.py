@@ -28,14 +28,14 @@ from fairlead.decide.doctor.decide import decide_report
 from fairlead.decide.doctor.examination import Examination
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
-from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.object_writer import ObjectWriter
-from fairlead.runtime.reader import MirrorReader, set_aside_of
-from fairlead.runtime.set_aside import AsideStage
+from fairlead.runtime.watching.barrier import Written
+from fairlead.runtime.watching.mirror import Mirror
+from fairlead.runtime.watching.reader import MirrorReader, set_aside_of
+from fairlead.runtime.watching.set_aside import AsideStage
 
 _KEY: ObjectKey = ("", REPORT_NAME)
 _EXAMINATION: ObjectKey = ("", "examination")

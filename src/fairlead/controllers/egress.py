@@ -37,14 +37,18 @@ from fairlead.decide.network import (
 )
 from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
-from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.exported.traffic_metrics import (
+    DestinationBudgetLine,
+    TeamBudgetLine,
+    TrafficReport,
+)
 from fairlead.runtime.object_writer import ObjectWriter
-from fairlead.runtime.reader import MirrorReader, follow
-from fairlead.runtime.traffic_metrics import DestinationBudgetLine, TeamBudgetLine, TrafficReport
+from fairlead.runtime.watching.barrier import Written
+from fairlead.runtime.watching.mirror import Change, Mirror
+from fairlead.runtime.watching.reader import MirrorReader, follow
 
 #: A pod's node, its namespace, and the team that it names.
 _Place = tuple[str, str, str]

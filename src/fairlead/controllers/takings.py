@@ -17,7 +17,6 @@ from fairlead.decide.arrays import CancelElement
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.fleet.actions import BeginMaintenance, Mark, RestartMachine, Terminate
 from fairlead.decide.health.actions import DeleteOverduePod, EvictPod, SetRecord
-from fairlead.decide.idle import EndIdle
 from fairlead.decide.job_actions import WriteJobStatus
 from fairlead.decide.network import SetShares, is_starting
 from fairlead.decide.notices import SendTicket
@@ -25,6 +24,7 @@ from fairlead.decide.placement.actions import PreemptJob
 from fairlead.decide.placement.outcome import asked_verdict
 from fairlead.decide.takings import Taking, TakingKind
 from fairlead.decide.teams.actions import EvictIntruder
+from fairlead.decide.use.idle import EndIdle
 from fairlead.model.health.node_record import NodeState, record_of
 
 #: Decisions about pools and the fleet that are themselves takings, or grant one.

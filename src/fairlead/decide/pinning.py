@@ -3,7 +3,7 @@
 *Direct*: the pod is created with `spec.nodeName`; nothing checks it again, so it is for nodes that
 only Fairlead fills. *Pinned*: the pod asks for its node by name and the stock scheduler binds it,
 which refuses where somebody else was faster; for nodes that are shared with others. *Native*: the
-stock scheduler places the gang as a whole (`fairlead.decide.jobs.native`), where it can.
+stock scheduler places the gang as a whole (`fairlead.decide.jobs.rendering.native`), where it can.
 
 A pinned pod matches its node by the field `metadata.name`, as DaemonSets do: the stock scheduler
 then looks at that node only, whatever the size of the cluster (its NodeAffinity plugin, PreFilter).

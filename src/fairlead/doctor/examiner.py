@@ -35,8 +35,8 @@ from fairlead.doctor.readers.pages import PageTarget, Samples, page_target
 from fairlead.doctor.readers.prometheus import PrometheusAnswers
 from fairlead.doctor.registry import BEHIND, CHECKS, wanted_samples
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.fetch import Web, mounted_access
-from fairlead.runtime.metrics_page import START, BadPage, parse_page
+from fairlead.runtime.exported.metrics_page import START, BadPage, parse_page
+from fairlead.runtime.outside.fetch import Web, mounted_access
 
 #: Larger pages are parsed in a thread, so that the controllers go on meanwhile.
 _INLINE_BYTES_MAX = 64 << 10

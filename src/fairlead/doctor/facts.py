@@ -17,7 +17,7 @@ from fairlead.doctor.objects import SeenObjects
 from fairlead.doctor.prometheus.drops import TsdbSeries
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob
 from fairlead.doctor.sources import Source
-from fairlead.runtime.metrics_page import START
+from fairlead.runtime.exported.metrics_page import START
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fairlead.runtime.metrics_page import START, Labels
+from fairlead.runtime.exported.metrics_page import START, Labels
 
 #: Made by the reader from what /health says; etcd exports no metric of its alarms.
 ALARM = "fairlead_etcd_nospace"

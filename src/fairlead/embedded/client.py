@@ -1,8 +1,8 @@
 """The client protocol over a service in the same process: no copies, no wire, the same exceptions.
 
-Objects come as the structs that the store's records share, so that all readers of one version
-hold one object; pods and ended jobs share their equal parts too (`runtime/sharing.py`). A call lets
-the event loop turn at least once, as a call over a network would.
+Objects come as the structs that the store's records share, so that all readers of one version hold
+one object; pods and ended jobs share their equal parts too (`runtime/watching/sharing.py`). A call
+lets the event loop turn at least once, as a call over a network would.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import Resource
 from fairlead.api.status import BadRequest, NotFound, Unavailable
-from fairlead.embedded.http.render import PlainRendering, whole
+from fairlead.embedded.http.answering.render import PlainRendering, whole
 from fairlead.embedded.http.request import resource_path, split_path
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Record
@@ -28,8 +28,8 @@ from fairlead.embedded.verbs.options import (
     WatchOptions,
     WriteOptions,
 )
+from fairlead.embedded.verbs.reading.watches import Watch, WatchItem
 from fairlead.embedded.verbs.service import ApiService
-from fairlead.embedded.verbs.watches import Watch, WatchItem
 from fairlead.runtime.client import (
     Client,
     ObjectList,
@@ -39,8 +39,8 @@ from fairlead.runtime.client import (
     WatchEvent,
     WatchRequest,
 )
-from fairlead.runtime.sharing import JobSharing, PodSharing
-from fairlead.runtime.unreadable import UNDECODABLE, unreadable_of
+from fairlead.runtime.watching.sharing import JobSharing, PodSharing
+from fairlead.runtime.watching.unreadable import UNDECODABLE, unreadable_of
 
 T = TypeVar("T")
 A = TypeVar("A")

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Seque
 from dataclasses import astuple, dataclass, fields
 from typing import Any, TypeAlias
 
-from fairlead.runtime.audit import (
+from fairlead.runtime.kept.audit import (
     Appended,
     AuditQuery,
     AuditRecord,

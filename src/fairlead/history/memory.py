@@ -10,8 +10,8 @@ from fairlead.history.audit import AuditMemory
 from fairlead.history.fairness import FairStore
 from fairlead.history.sql import PAGE_ROWS_MAX, RECORDS_MAX
 from fairlead.history.traffic import sum_records
-from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft
-from fairlead.runtime.history import (
+from fairlead.runtime.kept.audit import Appended, AuditQuery, AuditRecord, Draft
+from fairlead.runtime.kept.history import (
     FleetQuery,
     FleetRecord,
     HistoryQuery,

@@ -47,9 +47,9 @@ from fairlead.history.sql import (
     use_pages,
 )
 from fairlead.history.traffic import TrafficTable, traffic_sums
-from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft, Head
 from fairlead.runtime.backoff import Backoff, BackoffOptions
-from fairlead.runtime.history import (
+from fairlead.runtime.kept.audit import Appended, AuditQuery, AuditRecord, Draft, Head
+from fairlead.runtime.kept.history import (
     FleetQuery,
     FleetRecord,
     HistoryError,

@@ -25,7 +25,7 @@ from typing import Any, cast
 
 from fairlead.api.jobs.use import AttemptUse
 from fairlead.history.fairness import fair_level
-from fairlead.runtime.history import (
+from fairlead.runtime.kept.history import (
     FleetQuery,
     FleetRecord,
     HistoryQuery,

@@ -41,8 +41,8 @@ from fairlead.history.sql import (
     use_pages,
 )
 from fairlead.history.traffic import TrafficTable, traffic_sums
-from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft, Head
-from fairlead.runtime.history import (
+from fairlead.runtime.kept.audit import Appended, AuditQuery, AuditRecord, Draft, Head
+from fairlead.runtime.kept.history import (
     FleetQuery,
     FleetRecord,
     HistoryError,

@@ -11,7 +11,7 @@ from typing import Any
 
 from fairlead.api.jobs.use import ClassTraffic, JobTraffic
 from fairlead.history.sql import Bound, Values
-from fairlead.runtime.history import TrafficRecord
+from fairlead.runtime.kept.history import TrafficRecord
 
 _COLUMNS = tuple(each.name for each in fields(TrafficRecord))
 _INTEGERS = ("ended_at_ms", "sent", "received")

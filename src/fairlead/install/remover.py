@@ -55,7 +55,7 @@ from fairlead.install.manifests import (
 )
 from fairlead.install.stored_versions import migrate
 from fairlead.kube.blocking import BlockingClient
-from fairlead.runtime.numbers import NAME as NUMBERS
+from fairlead.runtime.kept.numbers import NAME as NUMBERS
 from fairlead.webhook.configuration import SERVICE as WEBHOOK
 from fairlead.webhook.policies import BINDING, POLICY
 

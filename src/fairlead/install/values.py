@@ -17,10 +17,10 @@ from msgspec import Meta, field
 
 from fairlead import __version__
 from fairlead.api.values.sections import Section, about, within
-from fairlead.app.controller_settings import ControllerSettings
-from fairlead.app.controller_settings import conflicts as settings_conflicts
-from fairlead.app.web_settings import WebSettings
-from fairlead.app.web_settings import conflicts as web_conflicts
+from fairlead.app.configuration.controller_settings import ControllerSettings
+from fairlead.app.configuration.controller_settings import conflicts as settings_conflicts
+from fairlead.app.configuration.web_settings import WebSettings
+from fairlead.app.configuration.web_settings import conflicts as web_conflicts
 from fairlead.decide.pinning import Binding
 from fairlead.input.sections import Tree, load
 from fairlead.node.registry import conflicts as agent_conflicts

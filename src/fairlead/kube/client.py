@@ -16,7 +16,7 @@ from fairlead.kube.kubeconfig import Connection
 from fairlead.kube.protocol import HttpOptions, LineSplitter, steps, watch_of
 from fairlead.kube.transport import Transport
 from fairlead.runtime.client import Client, Request, WatchEvent, WatchRequest
-from fairlead.runtime.history import LogText
+from fairlead.runtime.kept.history import LogText
 
 T = TypeVar("T")
 A = TypeVar("A")

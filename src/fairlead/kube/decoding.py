@@ -2,8 +2,9 @@
 
 A page or a line is decoded at once, as nearly all are good. Only where that fails is it taken apart
 object by object: those that cannot be decoded are then separated from the others
-(`fairlead.runtime.unreadable`) and hide nothing. Nodes and pods share what they say alike, page by
-page (`fairlead.runtime.sharing`), so that a list of many does not hold all of each.
+(`fairlead.runtime.watching.unreadable`) and hide nothing. Nodes and pods share what they say alike,
+page by page (`fairlead.runtime.watching.sharing`), so that a list of many does not hold all of
+each.
 """
 
 from __future__ import annotations
@@ -18,8 +19,14 @@ from fairlead.api.meta import ListMeta, ObjectMeta
 from fairlead.api.resources import Resource
 from fairlead.api.status import InternalError, Status, error_from_status
 from fairlead.runtime.client import EventType, Unreadable, WatchEvent
-from fairlead.runtime.sharing import NodeSharing, PodSharing
-from fairlead.runtime.unreadable import DEPTH_MAX, UNDECODABLE, cut, items_of, unreadable_of
+from fairlead.runtime.watching.sharing import NodeSharing, PodSharing
+from fairlead.runtime.watching.unreadable import (
+    DEPTH_MAX,
+    UNDECODABLE,
+    cut,
+    items_of,
+    unreadable_of,
+)
 
 T = TypeVar("T")
 

@@ -17,13 +17,13 @@ from pathlib import Path
 import msgspec
 
 from fairlead.node.files import replace_file
-from fairlead.node.host import Host
 from fairlead.node.readers import Reader
 from fairlead.node.repairs import Repairs
-from fairlead.node.report import report_of
+from fairlead.node.reports.report import report_of
+from fairlead.node.reports.state import State, StateError
+from fairlead.node.reports.watch import MachineWatch
+from fairlead.node.running.host import Host
 from fairlead.node.source import AnySource
-from fairlead.node.state import State, StateError
-from fairlead.node.watch import MachineWatch
 from fairlead.runtime.logs import SILENT, Logger
 
 TICK_SECONDS = 1.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 
 V = TypeVar("V")
 

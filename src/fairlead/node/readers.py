@@ -14,9 +14,9 @@ from contextlib import suppress
 from queue import SimpleQueue
 
 from fairlead.model.health.faults import Moment
-from fairlead.node.host import Absent, Host
+from fairlead.node.reports.watch import MachineWatch
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.source import AnySource
-from fairlead.node.watch import MachineWatch
 
 _BUSY_SECONDS = 0.05
 Answer = tuple[object, Exception | None]

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fairlead.api.cluster.node_report import TuningMode
 from fairlead.input.sections import load
 from fairlead.node.exports import loopback_fault
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.settings import (
     AgentSettings,
     RepairSettings,

@@ -22,7 +22,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.values.sections import Section, about, within
 from fairlead.model.health.faults import Action, Severity
-from fairlead.node.probe_settings import (
+from fairlead.node.running.probe_settings import (
     CloudSettings,
     MonitorSettings,
     NvmlSettings,

@@ -20,8 +20,8 @@ from typing import assert_never
 import aiohttp
 
 from fairlead.api.values.times import format_time
-from fairlead.runtime.audit import AuditRecord, audit_line
-from fairlead.runtime.audit_export import (
+from fairlead.runtime.kept.audit import AuditRecord, audit_line
+from fairlead.runtime.kept.audit_export import (
     AuditAddress,
     AuditSender,
     AuditTarget,

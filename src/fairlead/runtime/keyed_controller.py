@@ -18,9 +18,9 @@ from typing import Any, Generic, TypeVar
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.clock import loop_time
-from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.queue import KeyQueue
-from fairlead.runtime.set_aside import AsideEntry, AsideStage, SetAside
+from fairlead.runtime.watching.mirror import Mirror
+from fairlead.runtime.watching.set_aside import AsideEntry, AsideStage, SetAside
 
 A = TypeVar("A")
 #: A clock that is set back by less only delays what is due.

@@ -41,14 +41,14 @@ from fairlead.api.status import (
     Unauthorized,
 )
 from fairlead.decide.verdict import Decision, ObjectKey
-from fairlead.runtime.audit_book import AuditBook
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
-from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.clock import Clock, loop_time
+from fairlead.runtime.kept.audit_book import AuditBook
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.mirror import Mirror
 from fairlead.runtime.queue import KeyQueue
 from fairlead.runtime.wake_up import WakeUp
+from fairlead.runtime.watching.barrier import Barrier, Written
+from fairlead.runtime.watching.mirror import Mirror
 
 __all__ = [
     "ActionResult",
@@ -147,7 +147,7 @@ class ActionResult(Enum):
 
 
 class LoopObserver(Protocol):
-    """Counts decisions and actions; `fairlead.runtime.metrics.Metrics` is one."""
+    """Counts decisions and actions; `fairlead.runtime.exported.metrics.Metrics` is one."""
 
     def stopwatch(self) -> float:
         """Return an instant for durations: steady, and of no known epoch."""

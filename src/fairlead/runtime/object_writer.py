@@ -19,9 +19,9 @@ from fairlead.api.meta import ObjectMeta, OnlyMetadata
 from fairlead.api.resources import PODS, Resource
 from fairlead.api.status import AlreadyExists, Conflict, Forbidden, NotFound, TooLarge
 from fairlead.decide.verdict import ObjectKey
-from fairlead.runtime.barrier import Written
 from fairlead.runtime.client import Client, Propagation
 from fairlead.runtime.making_room import room_patch
+from fairlead.runtime.watching.barrier import Written
 
 M = TypeVar("M", bound=OnlyMetadata)
 

@@ -26,7 +26,7 @@ from fairlead import terminal
 from fairlead.api.values.times import format_time
 from fairlead.decide.words import plural
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.worker_process import end_with_parent
+from fairlead.runtime.outside.worker_process import end_with_parent
 from fairlead.sim.exploration import kind_of, run_world, shrunk
 from fairlead.sim.explored_worlds import options_of
 from fairlead.sim.setup.world_file import StatedWorld, world_text

@@ -50,7 +50,7 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.model.health.machines import Instance
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.leading.leader import LeaderOptions
 from fairlead.sim.actors.agents import Agents
 from fairlead.sim.actors.deletions import Deletions
 from fairlead.sim.actors.disturbances import Disturbances

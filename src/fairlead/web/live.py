@@ -18,7 +18,7 @@ from typing import Protocol, TypeAlias
 
 from fairlead.web.pages import AskedPath, Site, make_page
 from fairlead.web.render import Page, render_main
-from fairlead.web.rights import Rights
+from fairlead.web.sources.rights import Rights
 
 #: For how many times as long as making a page took the processor it is not made again, for each
 #: page that is looked at.

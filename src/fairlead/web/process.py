@@ -24,16 +24,16 @@ from fairlead.runtime.clock import SystemClock
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.web.boards import board_links
-from fairlead.web.cluster import WebMirrors
 from fairlead.web.entrance import LinkEntrance, url_of
 from fairlead.web.live import Pages
 from fairlead.web.pages import Site
-from fairlead.web.questions import Questions, QuestionThreads
 from fairlead.web.record import WebRecord, clear_record, leave_record
-from fairlead.web.rights import Rights, rights_of
 from fairlead.web.server import WebServer
 from fairlead.web.simulator import Simulations
-from fairlead.web.view import ClusterView
+from fairlead.web.sources.cluster import WebMirrors
+from fairlead.web.sources.questions import Questions, QuestionThreads
+from fairlead.web.sources.rights import Rights, rights_of
+from fairlead.web.sources.view import ClusterView
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 from aiohttp import web
 
 from fairlead.api.status import ApiError, TooManyRequests
-from fairlead.app.access_reviews import Rate, RateBucket
+from fairlead.app.queries.access_reviews import Rate, RateBucket
 from fairlead.cli.cluster.embedded import LogPart
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import Logger
+from fairlead.runtime.outside.connections import ConnectionLimits, Connections
 from fairlead.web.boards import BoardLink
-from fairlead.web.drafts import TEXT_MAX
 from fairlead.web.entrance import Entrance
 from fairlead.web.forms import FormLimits, asked_path, confirmed_form
 from fairlead.web.live import Pages, SessionEnded, event
@@ -36,10 +35,11 @@ from fairlead.web.pages.simulator import act_on_simulation, simulation_page
 from fairlead.web.pages.submit import answered, draft_of, draft_page
 from fairlead.web.pages.usage import usage_csv
 from fairlead.web.program_text import ProgramText
-from fairlead.web.questions import TooManyLogs
 from fairlead.web.render import Page, link, render_main, render_whole
 from fairlead.web.responses import HEADERS, Refused, assets, html, static_file, text_file
 from fairlead.web.session import BrowserSession, is_own_request
+from fairlead.web.sources.drafts import TEXT_MAX
+from fairlead.web.sources.questions import TooManyLogs
 
 LOOPBACK = "127.0.0.1"
 #: What probes ask; it says that the process answers, and nothing else.

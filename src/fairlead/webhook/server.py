@@ -23,8 +23,8 @@ from aiohttp import ClientError, web
 from aiohttp.http_exceptions import HttpProcessingError
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
-from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.outside.connections import ConnectionLimits, Connections
 from fairlead.webhook.answers import AdmissionAnswers, HttpAnswer, RequestOutcome, failed, path_of
 from fairlead.webhook.certificates import Pair, validity_of
 from fairlead.webhook.configuration import Path

@@ -24,7 +24,7 @@ from fairlead.model.inventory.node_teams import NODE_OUTLINES
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.watching.mirror import Change, Mirror
 from fairlead.webhook.answers import AdmissionAnswers
 from fairlead.webhook.certificates import Times
 from fairlead.webhook.configuration import PORT, SERVICE

@@ -21,13 +21,13 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, FLEETS, JOBS, NODE_POOLS, NODES
 from fairlead.api.schema import crd
 from fairlead.api.status import InternalError
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
 from fairlead.cloud.provider import MachineProvider
 from fairlead.cloud.registry import provider_of
 from fairlead.cloud.simulated import CloudRates, SimulatedCloud
-from fairlead.controllers.message_tries import NoticeSender
+from fairlead.controllers.records.message_tries import NoticeSender
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.health.policy import HealthPolicy
@@ -44,8 +44,8 @@ from fairlead.embedded.virtual.profile import HardwareSpec, ProgressSpec, load_p
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.history import FleetQuery, FleetRecord, History
-from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.exported.metrics import Metrics
+from fairlead.runtime.kept.history import FleetQuery, FleetRecord, History
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.sim.actors.quiet_client import QuietClient
 from fairlead.testing.builders import EPOCH, make_job

@@ -35,11 +35,16 @@ from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaS
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.values.times import format_time
-from fairlead.app.answers import KnownState, PlannerAnswers, fitted_of_namespace, of_namespace
-from fairlead.app.answers_api import QUESTION_BYTES_MAX, AnswersApi
-from fairlead.app.archive_api import QUESTIONS_MAX
-from fairlead.app.archive_guard import to_read_history
-from fairlead.app.messages import Explained, ExplainQuestion, FitQuestion, Fitted
+from fairlead.app.queries.answers import (
+    KnownState,
+    PlannerAnswers,
+    fitted_of_namespace,
+    of_namespace,
+)
+from fairlead.app.queries.answers_api import QUESTION_BYTES_MAX, AnswersApi
+from fairlead.app.queries.archive_api import QUESTIONS_MAX
+from fairlead.app.queries.archive_guard import to_read_history
+from fairlead.app.queries.messages import Explained, ExplainQuestion, FitQuestion, Fitted
 from fairlead.cli.cluster.answers import ask_fit, ask_why
 from fairlead.cli.connection.transport import Api
 from fairlead.decide.answers.explanation import (
@@ -227,7 +232,7 @@ def test_a_forecast_answers_for_a_time_that_grows_with_what_it_took(
             spent.append(0.01)
             return super().of(key)
 
-    monkeypatch.setattr("fairlead.app.answers.Forecasts", Counted)
+    monkeypatch.setattr("fairlead.app.queries.answers.Forecasts", Counted)
     answers = PlannerAnswers(
         two_tenants().state, KnownState(), PlacementPolicy(), JobsPolicy(),
         stopwatch=lambda: sum(spent), seconds=lambda: 1.0,

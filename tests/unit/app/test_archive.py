@@ -33,8 +33,8 @@ from fairlead.api.status import (
     Unauthorized,
     Unavailable,
 )
-from fairlead.app import archive_api
-from fairlead.app.access_reviews import (
+from fairlead.app.queries import archive_api
+from fairlead.app.queries.access_reviews import (
     KEEP_SECONDS,
     KEPT_MAX,
     REVIEW_SECONDS_MAX,
@@ -43,16 +43,16 @@ from fairlead.app.access_reviews import (
     SOURCES_MAX,
     TOTAL_RATE,
 )
-from fairlead.app.archive_api import REQUESTS_MAX, ArchiveApi
-from fairlead.app.archive_guard import (
+from fairlead.app.queries.archive_api import REQUESTS_MAX, ArchiveApi
+from fairlead.app.queries.archive_guard import (
     ArchiveGuard,
     to_read_fleet,
     to_read_history,
     to_read_logs,
     token_of,
 )
-from fairlead.app.archive_query import history_query, log_query
-from fairlead.app.messages import Book
+from fairlead.app.queries.archive_query import history_query, log_query
+from fairlead.app.queries.messages import Book
 from fairlead.cli.cluster.archive import (
     NOT_LEADER,
     TOKEN_HEADER,
@@ -65,7 +65,7 @@ from fairlead.cli.cluster.archive import (
 from fairlead.cli.cluster.installation import BINDING_PATH
 from fairlead.cli.connection.transport import Api
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.decision_log import Cycle, DecisionLog
+from fairlead.controllers.placing.decision_log import Cycle, DecisionLog
 from fairlead.decide.answers.snapshot import CarriedState
 from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
@@ -73,7 +73,7 @@ from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import LoopClock, SystemClock
-from fairlead.runtime.history import FleetRecord, JobRecord, MemberLog
+from fairlead.runtime.kept.history import FleetRecord, JobRecord, MemberLog
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

@@ -19,8 +19,8 @@ from aiohttp import web
 from tests.unit.app.test_archive import Reviewer
 from tests.unit.history.contract import decision, log, record
 
-from fairlead.app.archive_api import ArchiveApi
-from fairlead.app.messages import CUT_PREFIX, TOKEN_HEADER, Book
+from fairlead.app.queries.archive_api import ArchiveApi
+from fairlead.app.queries.messages import CUT_PREFIX, TOKEN_HEADER, Book
 from fairlead.cli.cluster import archive
 from fairlead.cli.cluster.archive import Archive, whole_lines
 from fairlead.cli.connection.transport import Api
@@ -28,7 +28,7 @@ from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.history.sqlite import SqliteHistory, SqliteLogs
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.history import (
+from fairlead.runtime.kept.history import (
     History,
     HistoryError,
     HistoryQuery,

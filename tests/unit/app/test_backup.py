@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.app.backup import BackupError, restore, save
+from fairlead.app.local.backup import BackupError, restore, save
 from fairlead.embedded.builtins import CONFIG_MAPS
 from fairlead.embedded.storage.records import record_typed
 from fairlead.embedded.storage.store import Store, StoreOptions

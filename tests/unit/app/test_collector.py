@@ -35,7 +35,7 @@ from fairlead.model.health.node_record import (
     record_text,
 )
 from fairlead.node.repairs import REQUEST_VERSION, RepairRequest, decode_request
-from fairlead.node.report import Report, report_of
+from fairlead.node.reports.report import Report, report_of
 from fairlead.node.settings import AgentSettings
 from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.logs import SILENT, Logger

@@ -15,31 +15,31 @@ from prometheus_client import CollectorRegistry
 from fairlead.api.kubernetes.core import Lease
 from fairlead.api.resources import CRDS, NAMESPACES, NODES, PODS
 from fairlead.api.schema import crd
+from fairlead.app.configuration.policies import Policies
+from fairlead.app.configuration.settings import UpFlags, settle
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.embedded import Cluster
-from fairlead.app.nodes import Nodes
+from fairlead.app.local.embedded import Cluster
+from fairlead.app.local.nodes import Nodes
 from fairlead.app.operator import OperatorSettings, ReplicaRun
-from fairlead.app.policies import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
-from fairlead.app.settings import UpFlags, settle
-from fairlead.controllers.idle import IdleController
+from fairlead.controllers.records.idle import IdleController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.embedded.client import InProcessClient
-from fairlead.embedded.device_allocator import DeviceAllocator
+from fairlead.embedded.own_controllers.device_allocator import DeviceAllocator
+from fairlead.embedded.own_controllers.volume_binder import VolumeBinder
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
-from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.leader import LeaderTerm
+from fairlead.runtime.exported.metrics import Metrics
+from fairlead.runtime.leading.leader import LeaderTerm
 from fairlead.runtime.logs import SILENT
 from fairlead.runtime.loop import ControllerLoop
-from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.setup.faults import PERFECT
 from fairlead.sim.setup.workload import WorkloadOptions
 from fairlead.sim.setup.world_options import WorldOptions

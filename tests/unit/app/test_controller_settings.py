@@ -24,20 +24,20 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import CRDS, JOBS, NODES
 from fairlead.api.schema import crd
 from fairlead.api.values.egress import TrafficDirection
-from fairlead.app.context import ProcessContext
-from fairlead.app.controller_settings import (
+from fairlead.app.configuration.controller_settings import (
     ControllerSettings,
     JobsSettings,
     PlacementSettings,
     load_settings,
 )
+from fairlead.app.configuration.policies import Policies
+from fairlead.app.configuration.settings import UpFlags, remember, settle
+from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
-from fairlead.app.settings import UpFlags, remember, settle
-from fairlead.decide.idle import IdleMode, IdlePolicy
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.network import DestinationLimit
-from fairlead.decide.use_samples import UsePolicy
+from fairlead.decide.use.idle import IdleMode, IdlePolicy
+from fairlead.decide.use.use_samples import UsePolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
@@ -50,7 +50,7 @@ from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import Values
 from fairlead.model.asks.topology import Level
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.exported.metrics import Metrics
 from fairlead.runtime.supervisor import SupervisedService, Supervisor
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node

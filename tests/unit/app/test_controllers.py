@@ -16,17 +16,17 @@ from fairlead.api.meta import to_wire
 from fairlead.api.names import TEAM
 from fairlead.api.resources import CRDS, JOBS, NODES, TEAMS
 from fairlead.api.schema import crd
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
-from fairlead.controllers import scheduler
+from fairlead.controllers.placing import scheduler
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.exported.metrics import Metrics
 from fairlead.runtime.supervisor import SupervisedService, Supervisor
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.app import datadir
-from fairlead.app.datadir import TOKEN_FILE, prepare, read_token, size_bytes
+from fairlead.app.local import datadir
+from fairlead.app.local.datadir import TOKEN_FILE, prepare, read_token, size_bytes
 from fairlead.app.run_file import RunningCluster, open_log
 from fairlead.history.sqlite import SqliteHistory, SqliteLogs
 from fairlead.input.errors import CliError, Code

@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.api.resources import CRDS, JOBS
 from fairlead.api.schema import crd
-from fairlead.app.embedded import install_crds
+from fairlead.app.local.embedded import install_crds
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.store import Store

@@ -20,7 +20,7 @@ from fairlead.api.values.egress import TrafficDirection
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.app.collector import Collector
 from fairlead.decide.network import DestinationLimit, EgressPolicy
-from fairlead.node.report import report_of
+from fairlead.node.reports.report import report_of
 from fairlead.node.shaping import (
     DestinationUse,
     EgressRates,

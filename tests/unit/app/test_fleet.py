@@ -34,7 +34,7 @@ from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.history.memory import MemoryHistory
 from fairlead.model.health.windows import read_window, window_text
-from fairlead.runtime.history import FleetRecord, HistoryError
+from fairlead.runtime.kept.history import FleetRecord, HistoryError
 from fairlead.sim.loop import run
 from fairlead.sim.setup.workload import job_body
 from fairlead.testing.builders import make_team

@@ -11,10 +11,10 @@ from tests.unit.app.fleet_world import FleetWorld
 from fairlead.api import names
 from fairlead.api.resources import FLEETS, NODE_POOLS, NODES
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.controllers.fleet import FleetController
+from fairlead.controllers.nodes.fleet import FleetController
 from fairlead.decide.fleet.actions import Action, SetPoolFinalizer
 from fairlead.model.inventory.spares import is_spare
-from fairlead.runtime.barrier import Written
+from fairlead.runtime.watching.barrier import Written
 from fairlead.sim.loop import run
 
 HELD = (names.POOL_FINALIZER,)

@@ -23,8 +23,8 @@ from fairlead.api.resources import (
 )
 from fairlead.api.status import Invalid
 from fairlead.decide.reasons import Reason
-from fairlead.embedded.device_allocator import DeviceAllocator
-from fairlead.runtime.mirror import Mirror
+from fairlead.embedded.own_controllers.device_allocator import DeviceAllocator
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 
 NIC, GPU = "nic.example.com", "gpu.example.com"

@@ -12,15 +12,15 @@ from tests.unit.app.fleet_world import FleetWorld
 from fairlead.api.resources import NODE_POOLS, PODS
 from fairlead.api.status import Conflict, StatusCause
 from fairlead.cloud.provider import CloudError, LaunchRequest
-from fairlead.controllers import fleet as fleet_module
-from fairlead.controllers.fleet import FleetController
-from fairlead.decide.fleet import purchases
+from fairlead.controllers.nodes import fleet as fleet_module
+from fairlead.controllers.nodes.fleet import FleetController
 from fairlead.decide.fleet.actions import Action, Terminate
+from fairlead.decide.fleet.buying import purchases
+from fairlead.decide.fleet.buying.demand import Offer
 from fairlead.decide.fleet.census import PoolCensus
-from fairlead.decide.fleet.demand import Offer
 from fairlead.decide.fleet.view import FleetView
 from fairlead.model.health.machines import Inventory
-from fairlead.runtime.barrier import Written
+from fairlead.runtime.watching.barrier import Written
 from fairlead.sim.loop import run
 
 

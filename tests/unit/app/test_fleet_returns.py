@@ -13,7 +13,7 @@ from tests.unit.app.test_fleet_drill import fill
 
 from fairlead.api import names
 from fairlead.api.resources import NODE_POOLS
-from fairlead.decide.fleet.returns import TAINTED_MAX
+from fairlead.decide.fleet.leaving.returns import TAINTED_MAX
 from fairlead.runtime.client import Request
 from fairlead.runtime.loop import LoopOptions
 from fairlead.sim.loop import run

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairlead.app.gpu_use import gpus_of_pods
-from fairlead.decide.use_meter import GpuReading
+from fairlead.decide.use.use_meter import GpuReading
 from fairlead.doctor.prometheus.api import BadPrometheusAnswer
 
 OWN = {"namespace": "a", "pod": "train-1-worker-0"}

@@ -20,13 +20,13 @@ from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODE_REPORTS, NODES, PODS
 from fairlead.api.status import AlreadyExists, NotFound
 from fairlead.api.values.times import format_time
-from fairlead.app.archive_query import fleet_line
-from fairlead.app.health_replay import compared, facts_of
+from fairlead.app.queries.archive_query import fleet_line
+from fairlead.app.queries.health_replay import compared, facts_of
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.removal.trust import SightLimits
 from fairlead.model.health.node_record import NodeState, record_of
 from fairlead.model.health.windows import drain_of
-from fairlead.runtime.history import FleetQuery
+from fairlead.runtime.kept.history import FleetQuery
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_pod
 

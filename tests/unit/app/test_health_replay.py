@@ -13,8 +13,8 @@ from tests.unit.decide.health_world import ACTING, Action, HealthWorld, Severity
 from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.cluster.node_report import AgentAnswer, RequestAnswer
 from fairlead.api.values.times import parse_time
-from fairlead.app.health_replay import FactsError, PolicyComparison, compared, facts_of
-from fairlead.app.messages import FleetLine
+from fairlead.app.queries.health_replay import FactsError, PolicyComparison, compared, facts_of
+from fairlead.app.queries.messages import FleetLine
 from fairlead.cli.app import run
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.model.health.node_record import NodeState

@@ -32,7 +32,7 @@ from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import NODE_TESTS, PODS
 from fairlead.cloud.simulated import CloudRates
 from fairlead.embedded.virtual.hardware import Quality
-from fairlead.embedded.virtual.records import NodeFault
+from fairlead.embedded.virtual.stages.records import NodeFault
 from fairlead.model.health.node_record import NodeState
 from fairlead.sim.loop import run
 

@@ -29,9 +29,9 @@ from fairlead.api.resources import (
 )
 from fairlead.api.schema import crd
 from fairlead.api.values.times import format_time, parse_time
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
 from fairlead.decide.images.policy import RATE_SECONDS, ImagesPolicy
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.embedded.registry import Registry
@@ -42,7 +42,7 @@ from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.embedded.virtual.profile import ImagesSpec, load_profile
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.exported.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.sim.actors.quiet_client import QuietClient
 from fairlead.sim.loop import run

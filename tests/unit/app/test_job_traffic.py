@@ -27,7 +27,7 @@ from fairlead.cli.formats.text import bytes_text
 from fairlead.cli.main import guarded
 from fairlead.history.sqlite import SqliteHistory
 from fairlead.input.errors import Exit
-from fairlead.node.report import report_of
+from fairlead.node.reports.report import report_of
 from fairlead.node.traffic import EndedTrafficLine, TrafficUsage
 from fairlead.sim.loop import run
 

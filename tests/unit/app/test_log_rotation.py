@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.app import embedded_process, run_file
-from fairlead.app.embedded_process import _LogStream
+from fairlead.app import run_file
+from fairlead.app.local import embedded_process
+from fairlead.app.local.embedded_process import _LogStream
 from fairlead.app.run_file import LOG_FILE, open_log, rotate_log
 
 

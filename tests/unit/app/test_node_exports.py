@@ -23,9 +23,9 @@ from fairlead.api.status import Invalid
 from fairlead.api.values.sketch import Sketch
 from fairlead.api.values.times import format_time
 from fairlead.app.collector import Collector
-from fairlead.controllers.node_exports import TEXT_SECONDS
+from fairlead.controllers.nodes.node_exports import TEXT_SECONDS
 from fairlead.node.exports import ExportsUsage, SketchLine
-from fairlead.node.report import report_of
+from fairlead.node.reports.report import report_of
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_node, make_pod, make_team
 

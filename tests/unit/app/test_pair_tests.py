@@ -16,7 +16,7 @@ from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import NODE_TESTS, NODES, PODS, SECRETS
 from fairlead.cloud.simulated import CloudRates
-from fairlead.decide.health.pair_step import BAD_PAIR
+from fairlead.decide.health.proving.pair_step import BAD_PAIR
 from fairlead.embedded.virtual.hardware import Quality
 from fairlead.model.health.node_record import NodeState
 from fairlead.sim.loop import run

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.app.server_tls import TIMES, TLS_FILE, ServerTls, server_tls
+from fairlead.app.local.server_tls import TIMES, TLS_FILE, ServerTls, server_tls
 
 HOST = "127.0.0.1"
 

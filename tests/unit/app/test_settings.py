@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.app.nodes import log_limits
-from fairlead.app.settings import AskedLogs, LogSettings, UpFlags, remember, settle
+from fairlead.app.configuration.settings import AskedLogs, LogSettings, UpFlags, remember, settle
+from fairlead.app.local.nodes import log_limits
 from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.input.errors import CliError
 

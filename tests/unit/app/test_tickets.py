@@ -24,7 +24,7 @@ from fairlead.decide.notices import (
 )
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.health.ticket import TicketRecord, tickets_of
-from fairlead.runtime.audit import AuditQuery
+from fairlead.runtime.kept.audit import AuditQuery
 from fairlead.sim.loop import run
 
 DESK = TicketTarget("desk.example", "https://desk.example/hook")

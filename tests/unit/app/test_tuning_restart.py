@@ -29,14 +29,14 @@ from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.embedded.virtual.hardware import Quality
 from fairlead.model.health.node_record import NodeState, record_of
-from fairlead.node.host import Host
 from fairlead.node.readers import report as looked
 from fairlead.node.registry import SOURCES
 from fairlead.node.repairs import Repairs
-from fairlead.node.report import report_of
+from fairlead.node.reports.report import report_of
+from fairlead.node.reports.state import KeptRepair, open_state
+from fairlead.node.reports.watch import Kept, MachineWatch
+from fairlead.node.running.host import Host
 from fairlead.node.sources.tuning import restart_setter
-from fairlead.node.state import KeptRepair, open_state
-from fairlead.node.watch import Kept, MachineWatch
 from fairlead.sim.loop import run
 
 COLLECTION = line("imageMaximumGCAge", "48h")

@@ -12,7 +12,7 @@ import pytest
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound
-from fairlead.app.messages import ClusterStatus, NodeCounts
+from fairlead.app.queries.messages import ClusterStatus, NodeCounts
 from fairlead.cli.cluster.embedded import STATUS_PATH
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api

@@ -25,12 +25,18 @@ from tests.e2e.azure_server import (
 from tests.e2e.clouds import AzureCloud, Chaos, azure_id, direct, launched, until_done
 from tests.e2e.rest_server import InProcess
 
-from fairlead.cloud import azure_api
-from fairlead.cloud.azure import AzureProvider
-from fairlead.cloud.azure_api import WORDS, Azure, Busy
-from fairlead.cloud.azure_launch import TAG_MAX, TAGS_MAX, OpenLaunch, ScaleSetLaunches, ledger_of
-from fairlead.cloud.azure_scale_set import ScaleSetMachine
 from fairlead.cloud.errors import Stated
+from fairlead.cloud.microsoft import azure_api
+from fairlead.cloud.microsoft.azure import AzureProvider
+from fairlead.cloud.microsoft.azure_api import WORDS, Azure, Busy
+from fairlead.cloud.microsoft.azure_launch import (
+    TAG_MAX,
+    TAGS_MAX,
+    OpenLaunch,
+    ScaleSetLaunches,
+    ledger_of,
+)
+from fairlead.cloud.microsoft.azure_scale_set import ScaleSetMachine
 from fairlead.cloud.provider import (
     CloudError,
     LaunchPending,

@@ -20,12 +20,12 @@ from tests.e2e.gcp_server import (
 )
 from tests.e2e.rest_server import InProcess
 
-from fairlead.cloud import gcp_api
 from fairlead.cloud.errors import Stated
-from fairlead.cloud.gcp import GcpProvider
-from fairlead.cloud.gcp_api import WORDS, Gcp
-from fairlead.cloud.gcp_group import Managed
-from fairlead.cloud.gcp_launch import machine_names
+from fairlead.cloud.google import gcp_api
+from fairlead.cloud.google.gcp import GcpProvider
+from fairlead.cloud.google.gcp_api import WORDS, Gcp
+from fairlead.cloud.google.gcp_group import Managed
+from fairlead.cloud.google.gcp_launch import machine_names
 from fairlead.cloud.provider import (
     CloudError,
     LaunchPending,

@@ -18,16 +18,16 @@ from fairlead.api.meta import ObjectMeta, is_true, to_wire
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import Conflict, Invalid, Unavailable
 from fairlead.api.validation.validate import validate_job
-from fairlead.controllers.adoption import AdoptionController, resource_of
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.gangs.adoption import AdoptionController, resource_of
 from fairlead.decide.adoption.actions import EvictMember, ReleaseMember
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_node
 

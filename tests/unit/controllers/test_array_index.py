@@ -10,11 +10,11 @@ from fairlead.api import names
 from fairlead.api.meta import OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.values.indices import parse_indices
-from fairlead.controllers.array_index import ArrayIndex
+from fairlead.controllers.elements.array_index import ArrayIndex
 from fairlead.decide.arrays import ElementJobs
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_placement
 from fairlead.testing.fake_client import FakeClient

@@ -24,9 +24,9 @@ from fairlead.api.resources import (
     PRIORITY_CLASSES,
 )
 from fairlead.api.schema import crd
-from fairlead.controllers import balloons
-from fairlead.controllers.balloons import BalloonController
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.placing import balloons
+from fairlead.controllers.placing.balloons import BalloonController
 from fairlead.decide.fleet.balloons import Action, BalloonPolicy, plan_pool
 from fairlead.decide.pinning import Binding
 from fairlead.embedded.client import InProcessClient
@@ -38,9 +38,9 @@ from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.loop import ControllerLoop
-from fairlead.runtime.mirror import Mirror
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.watching.mirror import Mirror
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement
 

@@ -18,7 +18,7 @@ from fairlead.api.kubernetes.core import Node, NodeCondition, PriorityClass
 from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.resources import JOBS, NODES, PRIORITY_CLASSES, Resource
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
-from fairlead.controllers.scheduler import SchedulerController
+from fairlead.controllers.placing.scheduler import SchedulerController
 from fairlead.decide.health.conditions import ConditionRules
 from fairlead.decide.placement.waiting import state as placement_state
 from fairlead.model.cluster import ClusterState
@@ -26,9 +26,9 @@ from fairlead.runtime.client import Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop, LoopOptions
-from fairlead.runtime.mirror import Change
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.watching.mirror import Change
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import (
     EPOCH,

@@ -17,14 +17,14 @@ from fairlead.api.meta import Condition, ObjectMeta, find_condition, is_true, to
 from fairlead.api.resources import JOBS, NODES, PODS, Resource
 from fairlead.api.status import ApiError, Invalid, StatusCause, StatusDetails, Unavailable
 from fairlead.api.values.times import format_time
-from fairlead.controllers import jobs as jobs_module
-from fairlead.controllers import pod_renderer
-from fairlead.controllers import scheduler as scheduler_module
 from fairlead.controllers.cluster_world import ClusterMirrors, ClusterWorld
-from fairlead.controllers.job_index import JobsMirrors
-from fairlead.controllers.job_writer import JobWriter
-from fairlead.controllers.jobs import JobsController
-from fairlead.controllers.scheduler import SchedulerController
+from fairlead.controllers.gangs import jobs as jobs_module
+from fairlead.controllers.gangs.job_index import JobsMirrors
+from fairlead.controllers.gangs.jobs import JobsController
+from fairlead.controllers.placing import scheduler as scheduler_module
+from fairlead.controllers.placing.scheduler import SchedulerController
+from fairlead.controllers.pods import pod_renderer
+from fairlead.controllers.pods.job_writer import JobWriter
 from fairlead.decide.attempts.record import new_record
 from fairlead.decide.job_actions import WriteJobStatus
 from fairlead.decide.jobs.policy import JobsPolicy
@@ -35,12 +35,12 @@ from fairlead.decide.reasons import Reason
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
+from fairlead.runtime.kept.numbers import Numbers
 from fairlead.runtime.loop import Controller, ControllerLoop, LoopOptions
-from fairlead.runtime.mirror import Mirror
-from fairlead.runtime.numbers import Numbers
 from fairlead.runtime.object_writer import ObjectWriter
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.watching.mirror import Mirror
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_node, make_placement, make_role
 from fairlead.testing.fake_client import FakeClient

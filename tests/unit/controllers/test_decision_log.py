@@ -22,14 +22,14 @@ from fairlead.api.kubernetes.core import (
 from fairlead.api.meta import ObjectMeta, to_wire
 from fairlead.api.names import SUBMITTED_BY
 from fairlead.api.resources import JOBS, NODES, TEAMS
-from fairlead.app.decision_file import (
+from fairlead.app.queries.decision_file import (
     DecisionFileError,
     RecordedDecision,
     digest_of,
     read_lines,
     write_lines,
 )
-from fairlead.controllers.decision_log import CYCLES_MAX, ENTRIES_MAX, Cycle, DecisionLog
+from fairlead.controllers.placing.decision_log import CYCLES_MAX, ENTRIES_MAX, Cycle, DecisionLog
 from fairlead.testing.builders import (
     make_job,
     make_node,
@@ -90,7 +90,7 @@ def test_a_decision_has_the_objects_that_it_was_made_on_whatever_changes_later()
 def test_decisions_that_did_nothing_give_way_but_for_the_last_and_use_up_no_entries(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fairlead.controllers.decision_log.ENTRIES_MAX", 8)
+    monkeypatch.setattr("fairlead.controllers.placing.decision_log.ENTRIES_MAX", 8)
 
     async def main(world: World) -> None:
         log = world.scheduler.decisions
@@ -134,7 +134,7 @@ def test_a_verdict_that_is_not_due_again_is_an_input() -> None:
 
 def test_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (CYCLES_MAX, ENTRIES_MAX) == (200, 10_000)
-    monkeypatch.setattr("fairlead.controllers.decision_log.CYCLES_MAX", 3)
+    monkeypatch.setattr("fairlead.controllers.placing.decision_log.CYCLES_MAX", 3)
 
     async def main(world: World) -> None:
         log = world.scheduler.decisions
@@ -145,7 +145,7 @@ def test_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(log.cycles) == 3
         first = log.cycles[-1].number
         assert log.snapshot(first - 1) is None
-        monkeypatch.setattr("fairlead.controllers.decision_log.ENTRIES_MAX", 2)
+        monkeypatch.setattr("fairlead.controllers.placing.decision_log.ENTRIES_MAX", 2)
         for number in range(8):  # each node once
             labels = {"metadata": {"labels": {"x": "y"}}}
             await world.client.patch(NODES, f"node-{number:04}", labels)
@@ -158,7 +158,7 @@ def test_the_log_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_log_is_bounded_by_the_size_of_what_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A job of a megabyte that changes with every decision is kept a few times only."""
     bytes_max = 200_000
-    monkeypatch.setattr("fairlead.controllers.decision_log.BYTES_MAX", bytes_max)
+    monkeypatch.setattr("fairlead.controllers.placing.decision_log.BYTES_MAX", bytes_max)
 
     async def main(world: World) -> None:
         log = world.scheduler.decisions

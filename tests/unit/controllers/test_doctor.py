@@ -29,12 +29,12 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import Client, ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.doctor_metrics import DoctorMetrics
 from fairlead.runtime.events import EventKind
+from fairlead.runtime.exported.doctor_metrics import DoctorMetrics
 from fairlead.runtime.loop import ControllerLoop
-from fairlead.runtime.mirror import Mirror
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.watching.mirror import Mirror
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH
 

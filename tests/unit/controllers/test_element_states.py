@@ -13,11 +13,11 @@ from fairlead.api.jobs.after import After
 from fairlead.api.jobs.job import Job
 from fairlead.api.meta import ObjectMeta, OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS
-from fairlead.controllers.element_states import ElementStates
+from fairlead.controllers.elements.element_states import ElementStates
 from fairlead.decide.jobs.view import DependencyState, ElementState
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job
 from fairlead.testing.fake_client import FakeClient

@@ -8,7 +8,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition, OwnerReference
 from fairlead.api.names import SUCCEEDED
 from fairlead.api.values.times import format_micro_time
-from fairlead.controllers.finished_jobs import FinishedJobs
+from fairlead.controllers.gangs.finished_jobs import FinishedJobs
 from fairlead.testing.builders import EPOCH, make_job
 
 

@@ -12,10 +12,10 @@ from tests.unit.history.contract import decisions_of
 from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import NODE_POOLS, NODES, Resource
-from fairlead.controllers.fleet_records import FleetRecords
+from fairlead.controllers.nodes.fleet_records import FleetRecords
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.events import EventKind
-from fairlead.runtime.history import FleetQuery, FleetRecord, HistoryError
+from fairlead.runtime.kept.history import FleetQuery, FleetRecord, HistoryError
 from fairlead.runtime.logs import SILENT
 from fairlead.sim.loop import run
 
@@ -49,7 +49,7 @@ class Failing(MemoryHistory):
 def test_of_many_decisions_the_latest_that_may_wait_are_recorded_though_none_follows(
     monkeypatch: pytest.MonkeyPatch, failures: int, kept: int
 ) -> None:
-    monkeypatch.setattr("fairlead.controllers.fleet_records.RECORDS_WAITING_MAX", kept)
+    monkeypatch.setattr("fairlead.controllers.nodes.fleet_records.RECORDS_WAITING_MAX", kept)
 
     async def main() -> None:
         history = Failing()

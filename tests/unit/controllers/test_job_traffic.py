@@ -19,11 +19,11 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, NODE_REPORTS, PODS
-from fairlead.controllers.job_traffic import TrafficKeeper, TrafficKeeperOptions
+from fairlead.controllers.records.job_traffic import TrafficKeeper, TrafficKeeperOptions
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.history import HistoryError, TrafficRecord
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.kept.history import HistoryError, TrafficRecord
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_member_pod
 from fairlead.testing.fake_client import FakeClient

@@ -31,9 +31,9 @@ from fairlead.api.status import (
 )
 from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.finished_jobs import FinishedJobs
-from fairlead.controllers.job_index import JobIndex, JobsMirrors, subject
-from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.gangs.finished_jobs import FinishedJobs
+from fairlead.controllers.gangs.job_index import JobIndex, JobsMirrors, subject
+from fairlead.controllers.gangs.jobs import JobsController
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import JobView
 from fairlead.decide.verdict import ObjectKey
@@ -41,9 +41,9 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.model.inventory.spares import with_taint
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
-from fairlead.runtime.history import HistoryQuery
+from fairlead.runtime.kept.history import HistoryQuery
 from fairlead.runtime.loop import ControllerLoop
-from fairlead.runtime.mirror import Change
+from fairlead.runtime.watching.mirror import Change
 from fairlead.sim.loop import run
 from fairlead.testing.builders import (
     EPOCH,

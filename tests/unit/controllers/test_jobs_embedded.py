@@ -18,8 +18,8 @@ from fairlead.api.resources import CRDS, JOBS, NODES, PODS, Resource
 from fairlead.api.schema import crd
 from fairlead.api.status import Invalid, NotFound
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.job_index import JobsMirrors
-from fairlead.controllers.jobs import JobsController
+from fairlead.controllers.gangs.job_index import JobsMirrors
+from fairlead.controllers.gangs.jobs import JobsController
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
@@ -29,10 +29,10 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import Propagation
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind, Recorder
-from fairlead.runtime.history import HistoryQuery
+from fairlead.runtime.kept.history import HistoryQuery
 from fairlead.runtime.loop import ControllerLoop
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_placement
 

@@ -17,14 +17,14 @@ from fairlead.api.kubernetes.core import Lease, Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import Forbidden, Unavailable
-from fairlead.controllers.log_queue import LogQueue
-from fairlead.controllers.logs import KeeperOptions, KeepingClient, LogKeeper
+from fairlead.controllers.records.log_queue import LogQueue
+from fairlead.controllers.records.logs import KeeperOptions, KeepingClient, LogKeeper
 from fairlead.history.memory import MemoryLogs
 from fairlead.model.pools.grouping import membership_of
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.history import LogQuery, LogText
-from fairlead.runtime.leader import LeaderTerm
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.kept.history import LogQuery, LogText
+from fairlead.runtime.leading.leader import LeaderTerm
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_member_pod, make_placement, make_pod
 from fairlead.testing.fake_client import FakeClient

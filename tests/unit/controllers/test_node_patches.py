@@ -7,7 +7,7 @@ import pytest
 from fairlead.api import names
 from fairlead.api.kubernetes.core import Taint
 from fairlead.api.meta import to_wire
-from fairlead.controllers.node_patches import OWNER, node_patch
+from fairlead.controllers.nodes.node_patches import OWNER, node_patch
 from fairlead.decide.fleet.actions import Admit, AwaitTurn, Mark, SetSpare, Unmark
 from fairlead.model.inventory.spares import with_taint
 from fairlead.testing.builders import make_node

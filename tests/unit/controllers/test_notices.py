@@ -18,7 +18,7 @@ from fairlead.api.schema import crd
 from fairlead.api.status import Conflict
 from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.notices import NoticesController
+from fairlead.controllers.records.notices import NoticesController
 from fairlead.decide.notices import Delivery, NoticesPolicy, Post, TryOutcome, TryReason
 from fairlead.embedded.client import InProcessClient
 from fairlead.embedded.registry import Registry
@@ -28,8 +28,8 @@ from fairlead.runtime.client import ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
 from fairlead.runtime.loop import ControllerLoop, LoopOptions
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH
 

@@ -15,7 +15,7 @@ from fairlead.api.status import (
     Unavailable,
 )
 from fairlead.install.manifests import PART_OF
-from fairlead.runtime.numbers import NEXT, Numbers, NumbersOptions
+from fairlead.runtime.kept.numbers import NEXT, Numbers, NumbersOptions
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

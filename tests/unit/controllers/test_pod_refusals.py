@@ -16,9 +16,9 @@ from fairlead.api.status import (
     TooLarge,
     Unauthorized,
 )
-from fairlead.controllers.pod_refusals import PodProbes, PodRefusals, refusal_of
-from fairlead.controllers.pod_renderer import PodRenderer
-from fairlead.controllers.stored_templates import StoredTemplates
+from fairlead.controllers.pods.pod_refusals import PodProbes, PodRefusals, refusal_of
+from fairlead.controllers.pods.pod_renderer import PodRenderer
+from fairlead.controllers.pods.stored_templates import StoredTemplates
 from fairlead.decide.jobs.actions import ProbePods
 from fairlead.decide.jobs.view import Refusal
 from fairlead.runtime.clock import LoopClock

@@ -15,11 +15,11 @@ from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import JOBS
 from fairlead.api.status import Conflict, NotFound, Unavailable
-from fairlead.controllers.pod_renderer import PodRenderer
-from fairlead.controllers.stored_templates import STORED_JOBS, StoredJob, StoredTemplates
+from fairlead.controllers.pods.pod_renderer import PodRenderer
+from fairlead.controllers.pods.stored_templates import STORED_JOBS, StoredJob, StoredTemplates
 from fairlead.decide.attempts.seats import seats
-from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.rendering.members import PodFactory
 from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_placement

@@ -22,11 +22,11 @@ from fairlead.api.cluster.node_pool import (
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.cloud.provider import CloudError, LaunchRequest, OutOfCapacity, RefusedByProvider
-from fairlead.controllers.pool_providers import PoolProviders
+from fairlead.controllers.nodes.pool_providers import PoolProviders
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.model.health.machines import Inventory
 from fairlead.runtime.logs import SILENT
-from fairlead.runtime.set_aside import SetAside
+from fairlead.runtime.watching.set_aside import SetAside
 from fairlead.sim.loop import run
 
 FIRST = Launch("token-1", "a", 1, "2026-01-01T00:00:00Z")

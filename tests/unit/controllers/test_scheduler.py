@@ -15,7 +15,7 @@ from fairlead.api.resources import JOBS, NODES, PODS, PRIORITY_CLASSES, Resource
 from fairlead.api.status import Conflict, Invalid, Unavailable
 from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.scheduler import SchedulerController
+from fairlead.controllers.placing.scheduler import SchedulerController
 from fairlead.runtime.client import WatchEvent, WatchRequest
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind

@@ -13,20 +13,20 @@ from fairlead.api.jobs.attempt import Attempt
 from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.meta import ObjectMeta
 from fairlead.controllers import takings
-from fairlead.controllers.health import HealthController
+from fairlead.controllers.nodes.health import HealthController
 from fairlead.decide.arrays import CancelElement
 from fairlead.decide.arrays.actions import Action as ArrayAction
 from fairlead.decide.fleet.actions import Action as FleetAction
 from fairlead.decide.fleet.actions import BeginMaintenance, Mark, RestartMachine, Terminate
 from fairlead.decide.health.actions import Action as HealthAction
 from fairlead.decide.health.actions import DeleteOverduePod, EvictPod, SetRecord
-from fairlead.decide.idle import EndIdle, IdleAction
 from fairlead.decide.job_actions import JobAction, WriteJobStatus
 from fairlead.decide.jobs.actions import Action as JobsAction
 from fairlead.decide.network import SetShares
 from fairlead.decide.placement.actions import Action as PlacementAction
 from fairlead.decide.teams.actions import Action as TeamsAction
 from fairlead.decide.teams.actions import EvictIntruder
+from fairlead.decide.use.idle import EndIdle, IdleAction
 from fairlead.model.health.node_record import NodeRecord, NodeState
 from fairlead.testing.builders import make_job, make_node, make_pod
 

@@ -18,7 +18,7 @@ from fairlead.api.schema import crd
 from fairlead.api.status import Forbidden
 from fairlead.api.values.times import format_time
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.teams import TeamsController
+from fairlead.controllers.placing.teams import TeamsController
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.embedded.builtins import BUDGETS
 from fairlead.embedded.client import InProcessClient

@@ -18,7 +18,7 @@ from fairlead.api.status import (
     TooManyRequests,
     Unavailable,
 )
-from fairlead.controllers.uncertain_placements import may_come_late
+from fairlead.controllers.placing.uncertain_placements import may_come_late
 from fairlead.runtime.client import Request, RequestVerb
 from fairlead.testing.builders import make_job, make_nodes, make_priority_class
 from fairlead.testing.fake_client import FakeClient

@@ -16,11 +16,11 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.use import AttemptUse, MemberUse, encode_use
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import JOBS, PODS
-from fairlead.controllers.use import UseKeeper, UseKeeperOptions
+from fairlead.controllers.records.use import UseKeeper, UseKeeperOptions
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.history import HistoryError, UseQuery, UseRecord
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.kept.history import HistoryError, UseQuery, UseRecord
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_member_pod
 from fairlead.testing.fake_client import FakeClient

@@ -20,15 +20,15 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import JOBS, POD_METRICS, PODS
 from fairlead.api.status import ApiError, Forbidden, NotFound, Unavailable
 from fairlead.api.values.times import format_time
-from fairlead.controllers.use import UseKeeper
-from fairlead.controllers.use_samples import UseSampler
-from fairlead.decide.use_meter import GpuReading
-from fairlead.decide.use_samples import UsePolicy
+from fairlead.controllers.records.use import UseKeeper
+from fairlead.controllers.records.use_samples import UseSampler
+from fairlead.decide.use.use_meter import GpuReading
+from fairlead.decide.use.use_samples import UsePolicy
 from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.history import UseQuery, UseRecord
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.kept.history import UseQuery, UseRecord
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_member_pod
 from fairlead.testing.fake_client import FakeClient

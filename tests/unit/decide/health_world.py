@@ -24,7 +24,7 @@ from fairlead.api.cluster.node_report import (
 )
 from fairlead.api.kubernetes.core import Node, Pod, Taint
 from fairlead.api.values.times import format_time
-from fairlead.controllers.node_patches import record_patch
+from fairlead.controllers.nodes.node_patches import record_patch
 from fairlead.decide.health import actions
 from fairlead.decide.health.cycle import HealthMemory, HealthReport, HealthView, decide_health
 from fairlead.decide.health.node_step import NodeView

@@ -47,10 +47,10 @@ from fairlead.decide.jobs.actions import (
     ProbePods,
     SharedPart,
 )
+from fairlead.decide.jobs.following.pods import JobPods
 from fairlead.decide.jobs.lifecycle import decide_job
-from fairlead.decide.jobs.native import group_name
-from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.rendering.native import group_name
 from fairlead.decide.jobs.view import (
     DependencyState,
     JobView,

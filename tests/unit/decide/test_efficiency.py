@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fairlead.api.jobs.use import MemberUse
 from fairlead.cli.views.efficiency import efficiency_facts, efficiency_text, plot_lines
 from fairlead.decide.attempts.usage import JobAccount
-from fairlead.decide.efficiency import Efficiency, efficiency
+from fairlead.decide.use.efficiency import Efficiency, efficiency
 from fairlead.testing.builders import make_job
 
 GIB = 1 << 30

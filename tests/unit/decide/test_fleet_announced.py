@@ -18,9 +18,9 @@ from fairlead.api.cluster.node_pool import (
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.decide.fleet.actions import Action, Announce, WriteFleet, WritePool
-from fairlead.decide.fleet.announced import begun_early
 from fairlead.decide.fleet.census import take_census
 from fairlead.decide.fleet.cycle import decide_fleet
+from fairlead.decide.fleet.leaving.announced import begun_early
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
 from fairlead.model.health.machines import Instance, InstanceState, Inventory

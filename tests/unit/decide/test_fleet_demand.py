@@ -24,11 +24,11 @@ from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Taint, Toleration
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
+from fairlead.decide.fleet.buying.demand import Demand, Offer, Unbought, demand_of, template_of
+from fairlead.decide.fleet.buying.purchases import plan_purchases
 from fairlead.decide.fleet.census import is_gone, take_census
-from fairlead.decide.fleet.demand import Demand, Offer, Unbought, demand_of, template_of
 from fairlead.decide.fleet.joins import JoinBucket, JoinLimits
-from fairlead.decide.fleet.purchases import plan_purchases
-from fairlead.decide.fleet.surplus import removals_of
+from fairlead.decide.fleet.leaving.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetView, PoolView
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest

@@ -16,7 +16,7 @@ from fairlead.api.cluster.node_pool import (
     ProviderType,
 )
 from fairlead.api.meta import ObjectMeta
-from fairlead.decide.fleet.growth import pools_that_hold
+from fairlead.decide.fleet.buying.growth import pools_that_hold
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import make_job, make_node
 

@@ -23,8 +23,8 @@ from fairlead.api.cluster.node_pool import (
 from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Amount, ObjectMeta
 from fairlead.decide.fleet.actions import CallLaunch, WritePool
+from fairlead.decide.fleet.buying.demand import Offer, template_of
 from fairlead.decide.fleet.cycle import decide_fleet
-from fairlead.decide.fleet.demand import Offer, template_of
 from fairlead.decide.fleet.pool_status import answered
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView
 from fairlead.model.cluster import ClusterState

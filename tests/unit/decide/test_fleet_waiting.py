@@ -11,8 +11,8 @@ from fairlead.api.jobs.job import Job, VerdictStatus
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import Condition
-from fairlead.decide.fleet.demand import Offer, demand_of
-from fairlead.decide.fleet.waiting import gangs_in_order, lacks_nodes
+from fairlead.decide.fleet.buying.demand import Offer, demand_of
+from fairlead.decide.fleet.buying.waiting import gangs_in_order, lacks_nodes
 from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState

@@ -14,7 +14,7 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.jobs.use import IdleRecord, MemberUse
 from fairlead.api.values.times import format_micro_time
-from fairlead.decide.idle import (
+from fairlead.decide.use.idle import (
     ClearIdle,
     EndIdle,
     IdleAction,

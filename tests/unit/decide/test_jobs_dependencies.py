@@ -9,8 +9,8 @@ from fairlead.api.jobs.after import ALL_ELEMENTS, After
 from fairlead.api.jobs.job import Job
 from fairlead.api.meta import Condition
 from fairlead.decide.answers.explain import explain
-from fairlead.decide.jobs.dependencies import VISITED_MAX, find_cycle
-from fairlead.decide.jobs.gate import CYCLE_SHOWN_MAX, cycle_verdicts
+from fairlead.decide.jobs.admitting.dependencies import VISITED_MAX, find_cycle
+from fairlead.decide.jobs.admitting.gate import CYCLE_SHOWN_MAX, cycle_verdicts
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.testing.builders import EPOCH, make_job, make_nodes

@@ -12,8 +12,8 @@ from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.meta import Condition, OwnerReference, find_condition
 from fairlead.api.values.times import format_micro_time, format_time
 from fairlead.decide.job_actions import RemoveFinalizer, WriteJobStatus
+from fairlead.decide.jobs.following.pods import JobPods
 from fairlead.decide.jobs.lifecycle import decide_job
-from fairlead.decide.jobs.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.jobs.view import ElementState, JobView
 from fairlead.decide.reasons import Reason

@@ -9,7 +9,7 @@ from fairlead.api.jobs.after import After, AfterFailed, AfterState
 from fairlead.api.jobs.job import Restart
 from fairlead.api.values.times import format_time
 from fairlead.cli.slurm_tools.states import SlurmState, slurm_state
-from fairlead.decide.jobs.gate import admitted_verdict
+from fairlead.decide.jobs.admitting.gate import admitted_verdict
 from fairlead.decide.jobs.view import DependencyState
 from fairlead.decide.reasons import Reason
 from fairlead.testing.builders import EPOCH

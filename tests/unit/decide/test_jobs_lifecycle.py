@@ -19,8 +19,8 @@ from fairlead.decide.attempts.status import back_off_verdict
 from fairlead.decide.job_actions import DeleteJob
 from fairlead.decide.jobs.actions import CreatePod
 from fairlead.decide.jobs.lifecycle import decide_job
-from fairlead.decide.jobs.members import probe_pods
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.rendering.members import probe_pods
 from fairlead.decide.jobs.view import PodRefusal, Refusal
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.gang.phase import Phase, is_failing, phase_of

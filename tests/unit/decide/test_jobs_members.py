@@ -13,10 +13,10 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Checkpoint, Job, Progress
 from fairlead.api.kubernetes.core import Container, EnvVar, Pod, PodStatus, Volume
 from fairlead.api.kubernetes.pod_parts import EnvFromSource, EnvironmentReference
-from fairlead.decide.jobs.checkpoints import checkpoint_volume
-from fairlead.decide.jobs.members import gang_map, missing_pods
-from fairlead.decide.jobs.pods import NO_PODS, JobPods, MemberPhase, read_member
+from fairlead.decide.jobs.following.pods import NO_PODS, JobPods, MemberPhase, read_member
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
+from fairlead.decide.jobs.rendering.checkpoints import checkpoint_volume
+from fairlead.decide.jobs.rendering.members import gang_map, missing_pods
 from fairlead.embedded.local.containers import launch_of
 from fairlead.testing.builders import make_job, make_placement, make_role
 

@@ -7,7 +7,7 @@ import pytest
 from fairlead.api import names
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.meta import label_number
-from fairlead.decide.jobs.pods import JobPods, read_member
+from fairlead.decide.jobs.following.pods import JobPods, read_member
 from fairlead.testing.builders import make_job, make_pod
 
 

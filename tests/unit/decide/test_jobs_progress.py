@@ -18,8 +18,8 @@ from fairlead.api.kubernetes.core import (
 )
 from fairlead.api.values.bounds import STEP_MAX
 from fairlead.api.values.times import format_time
-from fairlead.decide.jobs.pods import JobPods
-from fairlead.decide.jobs.progress import (
+from fairlead.decide.jobs.following.pods import JobPods
+from fairlead.decide.jobs.following.progress import (
     IGNORED_LENGTH_MAX,
     after_ignored,
     fold_progress,

@@ -7,7 +7,7 @@ from tests.unit.decide.health_world import Action, HealthWorld, fault
 
 from fairlead.api.cluster.fleet import TRIED_MAX, MachineTry
 from fairlead.api.values.times import format_time
-from fairlead.decide.health.machine_memory import identities_of, remembered, with_tries
+from fairlead.decide.health.remembered.machine_memory import identities_of, remembered, with_tries
 from fairlead.model.health.node_record import NodeRecord, NodeState, Try
 from fairlead.testing.builders import EPOCH, make_node
 

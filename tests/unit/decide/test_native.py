@@ -25,10 +25,10 @@ from fairlead.api.kubernetes.core import NodeSelectorRequirement as Requirement
 from fairlead.api.podgroups import GroupApi
 from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.end_reason import EndReason
-from fairlead.decide.jobs import native
-from fairlead.decide.jobs.members import gang_map
-from fairlead.decide.jobs.pods import JobPods
+from fairlead.decide.jobs.following.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.rendering import native
+from fairlead.decide.jobs.rendering.members import gang_map
 from fairlead.decide.pinning import Binding, native_affinity, pinned_node
 from fairlead.decide.placement.actions import PlaceJob, RecordActualPlacement
 from fairlead.decide.placement.cycle import decide

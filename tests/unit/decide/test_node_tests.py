@@ -46,10 +46,10 @@ from fairlead.api.kubernetes.core import (
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
 from fairlead.decide.health.changes import change_of, hardware_of
-from fairlead.decide.health.gate import RESULTS_MAX, Bench, steps_of_tests
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy, SuiteRule
-from fairlead.decide.health.testing import (
+from fairlead.decide.health.proving.gate import RESULTS_MAX, Bench, steps_of_tests
+from fairlead.decide.health.proving.testing import (
     BeginTest,
     CreateTest,
     DeleteTestPod,
@@ -62,8 +62,8 @@ from fairlead.decide.health.testing import (
     with_conditions,
 )
 from fairlead.model.health.judgement import PeerFigures, fleet_limit, judged, shape_of
-from fairlead.node.host import Host
 from fairlead.node.registry import SOURCES
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.testing.builders import EPOCH, make_node
 

@@ -11,7 +11,7 @@ from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.jobs.use import MemberUse
 from fairlead.api.values.times import format_time
 from fairlead.cli.views.plan import past_lines
-from fairlead.decide.overasked import RUNS_MAX, OverAsk, PastRun, over_asks
+from fairlead.decide.use.overasked import RUNS_MAX, OverAsk, PastRun, over_asks
 from fairlead.testing.builders import EPOCH, make_job
 
 GIB = 1 << 30

@@ -27,9 +27,9 @@ from fairlead.api.kubernetes.core import (
 )
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
-from fairlead.decide.health.pair_step import BAD_PAIR, PairSide, pair_step
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.health.testing import SetTest
+from fairlead.decide.health.proving.pair_step import BAD_PAIR, PairSide, pair_step
+from fairlead.decide.health.proving.testing import SetTest
 from fairlead.testing.builders import EPOCH, make_node, make_pod
 
 LOSES = PairMeasure(1, 0.0, 5e-5, loses_full_packets=True)

@@ -12,7 +12,7 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.use import MemberUse
 from fairlead.cli.views.top import columns, csv_text, facts, in_order, job_line, rows, sums
-from fairlead.decide.present_use import MemberNow, PresentUse, present_use
+from fairlead.decide.use.present_use import MemberNow, PresentUse, present_use
 from fairlead.testing.builders import make_job
 
 GIB = 1 << 30

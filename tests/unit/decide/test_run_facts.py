@@ -30,8 +30,8 @@ from fairlead.decide.attempts.run_facts import (
     run_summary,
     run_text,
 )
-from fairlead.decide.jobs.pods import JobPods
-from fairlead.decide.jobs.progress import read_progress
+from fairlead.decide.jobs.following.pods import JobPods
+from fairlead.decide.jobs.following.progress import read_progress
 from fairlead.run import RunFold
 from fairlead.testing.builders import make_job, make_member_pod, make_pod
 

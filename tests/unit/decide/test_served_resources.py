@@ -31,10 +31,10 @@ from fairlead.api.kubernetes.pod_parts import ExtendedResourceClaim
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.served_resources import served_asks, served_requests
 from fairlead.api.values.quantity import GPU
-from fairlead.decide.fleet.growth import pools_that_hold
-from fairlead.decide.jobs.members import missing_pods
-from fairlead.decide.jobs.pods import AttemptPods
+from fairlead.decide.fleet.buying.growth import pools_that_hold
+from fairlead.decide.jobs.following.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.rendering.members import missing_pods
 from fairlead.decide.pinning import Binding, pinned_node
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.waiting.state import PlacementState

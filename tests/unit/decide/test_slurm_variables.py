@@ -11,10 +11,10 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Job, Role
 from fairlead.api.jobs.placement import RolePlacement
 from fairlead.api.kubernetes.core import EnvVar, Pod
-from fairlead.decide.jobs.members import gang_map, missing_pods
-from fairlead.decide.jobs.pods import AttemptPods
+from fairlead.decide.jobs.following.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
-from fairlead.decide.jobs.slurm_variables import (
+from fairlead.decide.jobs.rendering.members import gang_map, missing_pods
+from fairlead.decide.jobs.rendering.slurm_variables import (
     NTASKS,
     OF_LAUNCHERS,
     SLURM_VARIABLES,

@@ -10,10 +10,16 @@ from fairlead.api import names
 from fairlead.api.jobs.attempt import STRAGGLERS_MAX, Straggler
 from fairlead.api.jobs.job import Attempt
 from fairlead.api.kubernetes.core import Pod
-from fairlead.decide.jobs.own_work import KEPT_MAX, OwnWork, WorkTimes, compare, encode_work
+from fairlead.decide.jobs.following.own_work import (
+    KEPT_MAX,
+    OwnWork,
+    WorkTimes,
+    compare,
+    encode_work,
+)
+from fairlead.decide.jobs.following.progress import decode_line, read_progress, read_work
+from fairlead.decide.jobs.following.stragglers import slow_members
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.jobs.progress import decode_line, read_progress, read_work
-from fairlead.decide.jobs.stragglers import slow_members
 from fairlead.model.holdings.suspects import TESTED_MAX, SuspectTable
 from fairlead.testing.builders import EPOCH, make_job, make_pod
 

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from fairlead.api.kubernetes.core import Taint, Toleration
 from fairlead.api.names import TEAM
 from fairlead.decide.attempts.seats import seats
-from fairlead.decide.jobs.members import PodFactory
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.rendering.members import PodFactory
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy

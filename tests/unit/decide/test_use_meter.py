@@ -7,7 +7,7 @@ import random
 import pytest
 
 from fairlead.api.jobs.use import SERIES_MAX, USE_BYTES_MAX, MemberUse, decode_use, encode_use
-from fairlead.decide.use_meter import UseMeter, UseReading
+from fairlead.decide.use.use_meter import UseMeter, UseReading
 
 MIB = 1 << 20
 

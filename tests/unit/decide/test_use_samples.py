@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fairlead.api.jobs.use import SERIES_MAX, USE_BYTES_MAX, MemberUse, decode_use, encode_use
-from fairlead.decide.use_meter import GpuReading, UseMeter, UseReading
-from fairlead.decide.use_samples import RateReading, SampledUse
+from fairlead.decide.use.use_meter import GpuReading, UseMeter, UseReading
+from fairlead.decide.use.use_samples import RateReading, SampledUse
 
 GIB = 1 << 30
 

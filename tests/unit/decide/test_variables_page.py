@@ -12,10 +12,10 @@ from fairlead.api.values.indices import parse_indices
 from fairlead.cli.job_request.batch import SUBMITTED
 from fairlead.cli.job_request.environment import LOCAL_ENVIRONMENT
 from fairlead.decide.arrays.environment import element_environment
-from fairlead.decide.jobs.members import USER_MAY_SET, missing_pods
-from fairlead.decide.jobs.pods import AttemptPods
+from fairlead.decide.jobs.following.pods import AttemptPods
 from fairlead.decide.jobs.policy import JobsPolicy
-from fairlead.decide.jobs.slurm_variables import SLURM_VARIABLES
+from fairlead.decide.jobs.rendering.members import USER_MAY_SET, missing_pods
+from fairlead.decide.jobs.rendering.slurm_variables import SLURM_VARIABLES
 from fairlead.testing.builders import make_job, make_placement
 
 PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "variables.md").read_text()

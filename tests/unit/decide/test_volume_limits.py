@@ -22,11 +22,11 @@ from fairlead.api.kubernetes.pod_parts import EphemeralVolumeSource
 from fairlead.api.kubernetes.volumes import MIGRATED, CSINode, FormerSource, PersistentVolume
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.quantity import ATTACHED
-from fairlead.app.decision_file import read_lines, write_lines, writes_of
-from fairlead.controllers.decision_log import Cycle
+from fairlead.app.queries.decision_file import read_lines, write_lines, writes_of
+from fairlead.controllers.placing.decision_log import Cycle
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.snapshot import CarriedState, Snapshot
-from fairlead.decide.fleet.demand import demand_of, device_source, offers_of
+from fairlead.decide.fleet.buying.demand import demand_of, device_source, offers_of
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.waiting.state import PlacementState

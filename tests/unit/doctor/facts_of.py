@@ -19,7 +19,7 @@ from fairlead.doctor.objects import (
     SeenWorkload,
 )
 from fairlead.doctor.registry import wanted_samples
-from fairlead.runtime.metrics_page import parse_page
+from fairlead.runtime.exported.metrics_page import parse_page
 
 TYPES: dict[str, Any] = {
     "nodes": tuple[SeenNode, ...], "control_plane_nodes": tuple[SeenNode, ...],

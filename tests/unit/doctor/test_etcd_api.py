@@ -15,7 +15,7 @@ from fairlead.doctor.check import Finding, Passed, Unknown, evaluate
 from fairlead.doctor.facts import ClusterFacts, Source
 from fairlead.doctor.readers.etcd import MEMBERS_MAX, EtcdReader
 from fairlead.doctor.registry import BY_ID
-from fairlead.runtime.fetch import Web
+from fairlead.runtime.outside.fetch import Web
 
 STATUS = {"header": {"member_id": "1"}, "version": "3.6.8", "dbSize": "7000000000", "leader": "1",
           "raftIndex": "70", "raftAppliedIndex": "70", "dbSizeInUse": "6900000000",

@@ -9,7 +9,7 @@ from fairlead.doctor.expressions import PerSecond
 from fairlead.doctor.facts import ClusterFacts, NotSeen, Source
 from fairlead.doctor.metrics import pair, quantile
 from fairlead.doctor.readers.pages import PageReader, PageTarget
-from fairlead.runtime.metrics_page import BadPage, parse_page
+from fairlead.runtime.exported.metrics_page import BadPage, parse_page
 
 PAGE = b"""# HELP a Something.
 # TYPE a counter

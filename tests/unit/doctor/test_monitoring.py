@@ -20,9 +20,9 @@ from fairlead.app.operator import OperatorSettings, ReplicaRun
 from fairlead.app.replica import ReplicaSettings
 from fairlead.cli.main import guarded
 from fairlead.decide.doctor.examination import Examination
-from fairlead.decide.exports import ExportKey, ExportScope
 from fairlead.decide.health.cycle import HealthReport
 from fairlead.decide.health.unreachable_nodes import SilenceReport
+from fairlead.decide.use.exports import ExportKey, ExportScope
 from fairlead.doctor.check import Check, Harm, Limit, Side, critical, warning
 from fairlead.doctor.checks.etcd import NOSPACE
 from fairlead.doctor.expressions import (
@@ -48,11 +48,11 @@ from fairlead.history.memory import MemoryHistory
 from fairlead.install.manifests import Install, manifests
 from fairlead.install.values import Alerts, MetricsValues, Values
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.export_metrics import HEAD, ExportReport, lines_of
-from fairlead.runtime.fleet_metrics import FleetSource
+from fairlead.runtime.exported.export_metrics import HEAD, ExportReport, lines_of
+from fairlead.runtime.exported.fleet_metrics import FleetSource
+from fairlead.runtime.exported.traffic_metrics import TrafficReport
+from fairlead.runtime.exported.use_metrics import IdleReport
 from fairlead.runtime.logs import SILENT
-from fairlead.runtime.traffic_metrics import TrafficReport
-from fairlead.runtime.use_metrics import IdleReport
 from fairlead.webhook.server import WebhookMetrics
 
 JOBS = {source: f"the-{source.name.lower()}" for source in Source}

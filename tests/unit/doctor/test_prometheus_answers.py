@@ -21,7 +21,7 @@ from fairlead.doctor.prometheus.api import REQUESTS_MAX
 from fairlead.doctor.query import JOBS
 from fairlead.doctor.readers.prometheus import SECONDS_MAX, PrometheusAnswers
 from fairlead.doctor.registry import BY_ID, CHECKS
-from fairlead.runtime.fetch import TooMuch, Web, WebAccess
+from fairlead.runtime.outside.fetch import TooMuch, Web, WebAccess
 
 ETCD = Source.ETCD
 Series = tuple[dict[str, str], str]

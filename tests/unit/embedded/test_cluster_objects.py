@@ -12,14 +12,14 @@ from tests.unit.embedded.test_service import EPOCH, create, make, sweeping
 from fairlead.api.resources import LEASES, NODES
 from fairlead.api.status import NotFound
 from fairlead.embedded import builtins
-from fairlead.embedded.node_leases import NAMESPACE, NodeLeases, NodeLeaseTimes
+from fairlead.embedded.own_controllers.node_leases import NAMESPACE, NodeLeases, NodeLeaseTimes
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs.cluster_objects import Address
 from fairlead.embedded.verbs.options import DeleteOptions, ListOptions, WriteOptions
 from fairlead.embedded.verbs.service import ApiService
+from fairlead.embedded.verbs.sweeps.cluster_objects import Address
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_node
 from fairlead.testing.fake_client import FakeClient

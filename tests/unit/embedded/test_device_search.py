@@ -7,8 +7,14 @@ from fractions import Fraction
 import pytest
 from msgspec.structs import replace
 
-from fairlead.embedded.device_search import DeviceId, SharedUse, Tries, Way, find_devices
-from fairlead.embedded.node_devices import NodeDevices, id_of
+from fairlead.embedded.own_controllers.device_search import (
+    DeviceId,
+    SharedUse,
+    Tries,
+    Way,
+    find_devices,
+)
+from fairlead.embedded.own_controllers.node_devices import NodeDevices, id_of
 from fairlead.testing.device_builders import (
     DRIVER,
     device_request,

@@ -14,7 +14,7 @@ from fairlead.embedded.builtins import BUDGETS, NODES, PODS, SERVICE_ACCOUNTS
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.options import DeleteOptions, WriteOptions
 from fairlead.embedded.verbs.service import ApiService
-from fairlead.embedded.virtual.status import PodNow, PodPhase, pod_patch
+from fairlead.embedded.virtual.stages.status import PodNow, PodPhase, pod_patch
 from fairlead.runtime.client import PatchType
 from fairlead.sim.loop import run
 

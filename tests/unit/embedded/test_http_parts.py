@@ -8,8 +8,8 @@ from aiohttp import web
 
 from fairlead.api.kubernetes.webhooks import WebhookClientConfig
 from fairlead.api.status import NotAcceptable
-from fairlead.embedded.http.negotiate import OBJECT_FORMS, negotiate
-from fairlead.embedded.http.respond import json_answer
+from fairlead.embedded.http.answering.negotiate import OBJECT_FORMS, negotiate
+from fairlead.embedded.http.answering.respond import json_answer
 from fairlead.embedded.http.webhook_caller import HttpWebhookCaller
 from fairlead.embedded.webhooks.registry import CallFailed
 

@@ -14,7 +14,7 @@ from fairlead.api import names
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import BadRequest, NotFound
-from fairlead.embedded.http.logs import LogOptions
+from fairlead.embedded.http.streams.logs import LogOptions
 from fairlead.embedded.local import logfiles
 from fairlead.embedded.logs import archive as log_archive
 from fairlead.embedded.logs.archive import JobLogQuery, LogArchive, parse_query

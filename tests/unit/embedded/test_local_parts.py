@@ -25,14 +25,14 @@ from fairlead.embedded.local.containers import (
     launch_of,
     rewrite,
 )
-from fairlead.embedded.local.endings import recorded_end
 from fairlead.embedded.local.host import Addresses
 from fairlead.embedded.local.machine import read_machine
 from fairlead.embedded.local.memory import PAGE_BYTES, MemoryGroups, above_limit, kill_count
 from fairlead.embedded.local.poddir import PodDir, safe
-from fairlead.embedded.local.process import ExitFile, Run
+from fairlead.embedded.local.processes.endings import recorded_end
+from fairlead.embedded.local.processes.process import ExitFile, Run
 from fairlead.embedded.local.progress import MemberReports, ProgressFile
-from fairlead.embedded.virtual.status import pod_requests
+from fairlead.embedded.virtual.stages.status import pod_requests
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.logs import SILENT
 from fairlead.sim.loop import run

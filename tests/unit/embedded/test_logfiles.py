@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from fairlead.embedded.local import logfiles, shim
+from fairlead.embedded.local import logfiles
 from fairlead.embedded.local.logfiles import LogLimits, live_mark, parts, prune
+from fairlead.embedded.local.processes import shim
 from fairlead.embedded.logs.tail import Tail
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fairlead.embedded.verbs.pod_defaults import (
+from fairlead.embedded.verbs.strategies.pod_defaults import (
     TOLERATION_SECONDS,
     add_tolerations,
     default_pod_spec,

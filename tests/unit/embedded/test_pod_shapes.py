@@ -14,9 +14,9 @@ from fairlead.embedded import builtins
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs import pod_shapes, validation
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import ApiService
+from fairlead.embedded.verbs.strategies import pod_shapes, validation
 from fairlead.embedded.verbs.uids import Uids
 from fairlead.runtime.client import PatchType
 from fairlead.runtime.clock import LoopClock

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 from tests.unit.embedded.test_spdy import Client, data
 
-from fairlead.embedded.http.pod_streams import StreamSource
-from fairlead.embedded.http.port_forward import WAITING_BYTES_MAX, Forwarding
-from fairlead.embedded.http.websockets import Socket
+from fairlead.embedded.http.streams.pod_streams import StreamSource
+from fairlead.embedded.http.streams.port_forward import WAITING_BYTES_MAX, Forwarding
+from fairlead.embedded.http.streams.websockets import Socket
 from fairlead.testing.builders import make_pod
 
 HANGS, TAKES, PIECE = 1, 2, 1 << 18

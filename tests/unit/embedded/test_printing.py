@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 
 from fairlead.api.values.times import format_time
-from fairlead.embedded.http.columns import PathError, compile_path, custom_printer, evaluate
+from fairlead.embedded.http.answering.columns import (
+    PathError,
+    compile_path,
+    custom_printer,
+    evaluate,
+)
 from fairlead.embedded.printing import Printer, human_duration, pod_status, printers
 from fairlead.embedded.resource_info import PrinterColumn
 

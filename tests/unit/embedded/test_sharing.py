@@ -21,7 +21,7 @@ from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.client import WatchRequest
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.sharing import JobSharing, PodSharing
+from fairlead.runtime.watching.sharing import JobSharing, PodSharing
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job
 

@@ -7,8 +7,16 @@ import zlib
 
 import pytest
 
-from fairlead.embedded.http import spdy
-from fairlead.embedded.http.spdy import Data, GoAway, Opened, Ping, Reset, SpdyError, SpdyServer
+from fairlead.embedded.http.streams import spdy
+from fairlead.embedded.http.streams.spdy import (
+    Data,
+    GoAway,
+    Opened,
+    Ping,
+    Reset,
+    SpdyError,
+    SpdyServer,
+)
 
 
 class Client:

@@ -7,10 +7,10 @@ import random
 from typing import Any
 
 from fairlead.api.resources import PODS
-from fairlead.embedded.unscheduled import MESSAGE, report_unscheduled
+from fairlead.embedded.own_controllers.unscheduled import MESSAGE, report_unscheduled
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.mirror import Mirror
-from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.watching.mirror import Mirror
+from fairlead.runtime.watching.reader import MirrorReader
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

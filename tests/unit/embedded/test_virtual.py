@@ -25,7 +25,7 @@ from fairlead.embedded.virtual.profile import (
     parse_profile,
     shipped_profiles,
 )
-from fairlead.embedded.virtual.records import NodeFault
+from fairlead.embedded.virtual.stages.records import NodeFault
 from fairlead.input.errors import CliError, Code
 from fairlead.runtime.clock import LoopClock
 from fairlead.sim.loop import run

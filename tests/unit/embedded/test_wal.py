@@ -25,7 +25,7 @@ from fairlead.embedded.storage.wal import (
     WrongFormat,
     lock_directory,
 )
-from fairlead.runtime.processes import is_ending
+from fairlead.runtime.outside.processes import is_ending
 
 TABLE = CONFIG_MAPS.name
 

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from tests.tidy.sources import ROOT
 
-from fairlead.app.stores import open_stores
+from fairlead.app.queries.stores import open_stores
 from fairlead.decide.takings import Taking, TakingKind
-from fairlead.runtime.audit import (
+from fairlead.runtime.kept.audit import (
     NO_DIGEST,
     PRUNED,
     AuditQuery,
@@ -28,7 +28,7 @@ from fairlead.runtime.audit import (
     Head,
     draft_of,
 )
-from fairlead.runtime.history import History
+from fairlead.runtime.kept.history import History
 
 
 def draft(number: int, *, kind: TakingKind = TakingKind.PREEMPT, writer: str = "a") -> Draft:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fairlead.api import names
 from fairlead.api.jobs.use import AttemptUse, ClassTraffic, JobTraffic
 from fairlead.api.meta import Condition
-from fairlead.runtime.history import (
+from fairlead.runtime.kept.history import (
     FleetQuery,
     FleetRecord,
     History,

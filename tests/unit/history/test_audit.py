@@ -34,7 +34,7 @@ from fairlead.history import sqlite
 from fairlead.history.audit import AuditMemory
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sqlite import SqliteHistory
-from fairlead.runtime.audit import (
+from fairlead.runtime.kept.audit import (
     AuditRecord,
     Draft,
     Head,
@@ -43,7 +43,7 @@ from fairlead.runtime.audit import (
     linked,
     record_of_line,
 )
-from fairlead.runtime.history import History
+from fairlead.runtime.kept.history import History
 
 
 def chain(count: int) -> list[AuditRecord]:

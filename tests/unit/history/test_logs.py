@@ -16,7 +16,7 @@ from tests.unit.history.contract import FAIR_BYTES_MAX, check_fair_logs, check_l
 from fairlead.history.memory import MemoryLogs
 from fairlead.history.postgres import check_text
 from fairlead.history.sqlite import SqliteLogs
-from fairlead.runtime.history import HistoryError, LogQuery, LogStore
+from fairlead.runtime.kept.history import HistoryError, LogQuery, LogStore
 from fairlead.sim.loop import run
 
 T = TypeVar("T")

@@ -46,7 +46,7 @@ from fairlead.history import sqlite
 from fairlead.history.memory import MemoryHistory
 from fairlead.history.sql import RUNS_PAGE_MAX
 from fairlead.history.sqlite import SqliteHistory
-from fairlead.runtime.history import (
+from fairlead.runtime.kept.history import (
     FleetQuery,
     History,
     HistoryError,
@@ -56,7 +56,7 @@ from fairlead.runtime.history import (
     UseQuery,
     record_of,
 )
-from fairlead.runtime.record_document import DOCUMENT_BYTES_MAX, document_of
+from fairlead.runtime.kept.record_document import DOCUMENT_BYTES_MAX, document_of
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job
 

@@ -8,7 +8,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from fairlead.app.controller_settings import ControllerSettings
+from fairlead.app.configuration.controller_settings import ControllerSettings
 from fairlead.decide.health.settings import HealthSettings
 from fairlead.install.installer import (
     APPLY,

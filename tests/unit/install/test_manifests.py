@@ -9,8 +9,8 @@ from typing import Any
 
 from fairlead.api.schema import crd
 from fairlead.api.schema.conversion import with_beta
-from fairlead.app.controller_settings import ControllerSettings
-from fairlead.app.messages import ACCOUNT, PROXIED_NAME
+from fairlead.app.configuration.controller_settings import ControllerSettings
+from fairlead.app.queries.messages import ACCOUNT, PROXIED_NAME
 from fairlead.decide.health.settings import HealthSettings
 from fairlead.install.manifests import HISTORY, NAME, Install, all_objects, label_of, manifests
 from fairlead.install.values import (
@@ -24,8 +24,8 @@ from fairlead.install.values import (
     WebValues,
     conflicts,
 )
-from fairlead.node.host import Host
 from fairlead.node.registry import SOURCES
+from fairlead.node.running.host import Host
 from fairlead.node.settings import (
     AgentSettings,
     ProgramSettings,

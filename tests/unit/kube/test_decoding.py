@@ -14,7 +14,7 @@ from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import InternalError
 from fairlead.kube.decoding import Decoders
 from fairlead.runtime.client import EventType
-from fairlead.runtime.unreadable import cut, items_of, unreadable_of
+from fairlead.runtime.watching.unreadable import cut, items_of, unreadable_of
 
 
 def nested(depth: int) -> bytes:

@@ -23,7 +23,7 @@ from fairlead.kube.decoding import Decoders
 from fairlead.kube.kubeconfig import Connection, KubeconfigError
 from fairlead.kube.protocol import HttpOptions, steps
 from fairlead.runtime.client import EventType, PatchType, Propagation, Request, RequestVerb
-from fairlead.runtime.history import LogText
+from fairlead.runtime.kept.history import LogText
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_member_pod
 

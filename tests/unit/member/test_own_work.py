@@ -15,8 +15,8 @@ from fairlead.api.kubernetes.core import (
     ContainerStateTerminated,
     ContainerStatus,
 )
-from fairlead.decide.jobs.own_work import OwnWork, work_of
-from fairlead.decide.jobs.progress import decode_line, is_fact, read_work
+from fairlead.decide.jobs.following.own_work import OwnWork, work_of
+from fairlead.decide.jobs.following.progress import decode_line, is_fact, read_work
 from fairlead.member import progress
 from fairlead.member.progress import OwnWorkWindow, add_own_work, own_work, report
 from fairlead.run import RunFold

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.patience import PATIENCE_SECONDS
 
-from fairlead.embedded.local import shim_session
+from fairlead.embedded.local.processes import shim_session
 from fairlead.member import terminal_log
 from fairlead.member.terminal_log import PlainLines, SessionLog, first_output, plain
 

@@ -8,8 +8,8 @@ import pytest
 
 from fairlead.api.cluster.node_test import NodeTestCause
 from fairlead.api.kubernetes.core import Node
-from fairlead.decide.health.idle_tests import idle_tests, overdue, said_overdue
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.proving.idle_tests import idle_tests, overdue, said_overdue
 from fairlead.model.health.idle_nodes import DueNode, IdleNodes, PastTests
 from fairlead.testing.builders import EPOCH, make_node
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from fairlead.model.health.faults import EndedFault, Fault, Moment
-from fairlead.node.host import Absent, ClockState, Host
 from fairlead.node.registry import SOURCES
+from fairlead.node.reports.watch import Kept, MachineWatch
+from fairlead.node.running.host import Absent, ClockState, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import AnySource, SourceHealth
-from fairlead.node.watch import Kept, MachineWatch
 
 BOOT = "5e5a1d4e-0000-4000-8000-000000000001"
 NEXT_BOOT = "5e5a1d4e-0000-4000-8000-000000000002"

@@ -14,10 +14,10 @@ from tests.unit.node.metadata_server import Answers, serving
 from fairlead.api.values.times import format_time
 from fairlead.model.health.faults import Action, Ending, Fault, Severity
 from fairlead.node.exports import fetch_page
-from fairlead.node.node_report import report_status
-from fairlead.node.probe_settings import CloudProvider
 from fairlead.node.registry import sources
-from fairlead.node.report import report_of
+from fairlead.node.reports.node_report import report_status
+from fairlead.node.reports.report import report_of
+from fairlead.node.running.probe_settings import CloudProvider
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import SourceState
 from fairlead.node.sources import cloud

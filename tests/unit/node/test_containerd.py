@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.model.health.faults import Moment
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Nothing
 from fairlead.node.sources.containerd import judge, read, setting, source

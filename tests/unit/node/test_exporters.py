@@ -26,9 +26,10 @@ from fairlead.api.values.sketch import TEXT_MAX, parse_sketch
 from fairlead.input.errors import CliError
 from fairlead.model.health.faults import Moment
 from fairlead.node.exports import ExportsUsage, ExportWindow, SketchLine, fetch_page, pages
-from fairlead.node.node_report import report_status
 from fairlead.node.registry import conflicts, load_settings, sources
-from fairlead.node.report import Report, report_of
+from fairlead.node.reports.node_report import report_status
+from fairlead.node.reports.report import Report, report_of
+from fairlead.node.reports.watch import Kept, MachineWatch
 from fairlead.node.settings import (
     AgentSettings,
     ExportedMetricSettings,
@@ -36,7 +37,6 @@ from fairlead.node.settings import (
     ExporterSettings,
 )
 from fairlead.node.sources.exporters import ExporterReads
-from fairlead.node.watch import Kept, MachineWatch
 
 BUSY, SENT = "DCGM_FI_DEV_GPU_UTIL", "node_network_transmit_bytes_total"
 GPUS = "http://127.0.0.1:9400/metrics"

@@ -16,8 +16,8 @@ from tests.unit.node.tuned_node import line, profile_of
 from fairlead.api.cluster.node_report import Action, SettingState, TuningMode
 from fairlead.api.values.times import format_time
 from fairlead.input.errors import CliError
-from fairlead.node.host import Host
 from fairlead.node.repairs import REQUEST_VERSION, RepairRequest
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.sources.tuning import TuningMemory, restart_setter
 from fairlead.node.tuning import TuningFinding, parse_profile

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.sources import hardware
 
 #: As the driver of NVIDIA writes it (its README, chapter "The /proc interface").

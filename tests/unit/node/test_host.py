@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fairlead.node import host
+from fairlead.node.running import host
 from fairlead.node.sources.disks import parse_mounts
 
 LINE = b"36 25 8:1 / /data/\xff\xa9 rw - ext4 /dev/sda1 rw\n"

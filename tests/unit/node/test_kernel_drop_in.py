@@ -12,8 +12,8 @@ from tests.unit.node.tuned_node import MENU, Node, at_each_line, line, profile_o
 
 from fairlead.api.cluster.node_report import AgentAnswer, SettingState, TuningMode
 from fairlead.cli.app import run
-from fairlead.node.host import Absent
 from fairlead.node.registry import load_settings
+from fairlead.node.running.host import Absent
 from fairlead.node.sources.tuning import restart_setter
 from fairlead.node.tuning import DropIns
 from fairlead.node.tuning.drop_ins.grub import FORMER, difference, find_grub

@@ -10,7 +10,8 @@ import pytest
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree, Looks, changed, named
 
 from fairlead.model.health.faults import Action, Ending, Recovery, Severity
-from fairlead.node.host import Absent
+from fairlead.node.reports.watch import Kept, MachineWatch
+from fairlead.node.running.host import Absent
 from fairlead.node.settings import AgentSettings, Architecture, CodeVerdict, GpuSettings
 from fairlead.node.source import SourceState
 from fairlead.node.sources import kernel_log
@@ -21,7 +22,6 @@ from fairlead.node.sources.kmsg import (
     LogDevice,
     parse_record,
 )
-from fairlead.node.watch import Kept, MachineWatch
 from fairlead.node.xids import XidTable
 
 GPU = "0000:3b:00"

@@ -13,9 +13,9 @@ from fairlead.cli.app import run
 from fairlead.decide.health.need import urgency_of
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.input.errors import CliError
-from fairlead.node.node_report import report_status
 from fairlead.node.registry import load_settings
-from fairlead.node.report import report_of
+from fairlead.node.reports.node_report import report_status
+from fairlead.node.reports.report import report_of
 from fairlead.node.sources.tuning import restart_setter
 from fairlead.node.tuning.drop_ins.kubelet import FIELDS, NAME
 

@@ -33,7 +33,6 @@ from fairlead.api.cluster.node_suites import (
     suite_of,
     suites,
 )
-from fairlead.node.host import ClockState, Host
 from fairlead.node.machine_tests import clock, cpu, disk, gpu_clocks, memory, mount, names, numa
 from fairlead.node.machine_tests.program import measured
 from fairlead.node.machine_tests.programs import PROGRAMS, run_program
@@ -44,6 +43,7 @@ from fairlead.node.machine_tests.runner import (
     run_suite,
     run_test,
 )
+from fairlead.node.running.host import ClockState, Host
 
 SMALL: dict[str, dict[str, Option]] = {
     "cpu": {"seconds": 0.3}, "memory": {"bytes": 4 << 20}, "clock": {"seconds": 0.1},

@@ -15,8 +15,8 @@ from fairlead.api.cluster.node_report import Action, NodeReportStatus, Severity,
 from fairlead.api.meta import to_wire
 from fairlead.api.values.times import parse_time
 from fairlead.node.files import read_file
-from fairlead.node.node_report import UnreadableReport, decode_report, report_status
-from fairlead.node.report import Report, report_of
+from fairlead.node.reports.node_report import UnreadableReport, decode_report, report_status
+from fairlead.node.reports.report import Report, report_of
 from fairlead.node.shaping import ShapingUsage, TeamEgress
 from fairlead.node.traffic import EndedTrafficLine, FlowLine, TrafficUsage
 

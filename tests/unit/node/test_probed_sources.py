@@ -17,9 +17,9 @@ import pytest
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree, Looks, changed, named
 
 from fairlead.model.health.faults import Action, Severity
-from fairlead.node.host import Host
-from fairlead.node.probes import PROBES_MAX, Answer, Probes, Strikes, failures
 from fairlead.node.registry import conflicts
+from fairlead.node.running.host import Host
+from fairlead.node.running.probes import PROBES_MAX, Answer, Probes, Strikes, failures
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import SourceState
 from fairlead.node.sources import mounts, reach, services

@@ -13,12 +13,12 @@ import pytest
 from tests.unit.node.host_tree import HostTree, Looks, changed, named
 
 from fairlead.model.health.faults import Action, Ending, Severity
-from fairlead.node.program_run import OUTPUT_BYTES_MAX, ProgramOutcome, adopt_orphans, run
 from fairlead.node.readers import look_once
+from fairlead.node.reports.watch import MachineWatch
+from fairlead.node.running.program_run import OUTPUT_BYTES_MAX, ProgramOutcome, adopt_orphans, run
 from fairlead.node.settings import AgentSettings, ProgramSettings
 from fairlead.node.source import SourceState
 from fairlead.node.sources.programs import ProgramReader, judge
-from fairlead.node.watch import MachineWatch
 
 
 @pytest.fixture

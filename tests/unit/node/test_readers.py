@@ -10,10 +10,10 @@ import pytest
 from tests.unit.node.host_tree import HostTree
 
 from fairlead.model.health.faults import Moment
-from fairlead.node.host import Absent, Host, NotAHost
 from fairlead.node.readers import Reader, look_once
+from fairlead.node.reports.watch import Kept, MachineWatch
+from fairlead.node.running.host import Absent, Host, NotAHost
 from fairlead.node.source import AnySource, Judged, Nothing, SignalSource, SourceHealth, SourceState
-from fairlead.node.watch import Kept, MachineWatch
 
 
 def source_of(name: str, read: object, period: int = 1) -> AnySource:

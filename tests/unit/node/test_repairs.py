@@ -27,8 +27,8 @@ from fairlead.node.repairs import (
     decode_request,
     encode_request,
 )
+from fairlead.node.reports.state import KeptRepair, State, open_state
 from fairlead.node.settings import DAY, RepairSettings
-from fairlead.node.state import KeptRepair, State, open_state
 
 GPU = "0000:3b:00.0"
 PodBody = dict[str, object]

@@ -11,10 +11,10 @@ from typing import Any, get_args
 from msgspec import Meta
 from tests.unit.node.host_tree import HostTree, changed
 
-from fairlead.app.controller_settings import ControllerSettings
+from fairlead.app.configuration.controller_settings import ControllerSettings
 from fairlead.input.sections import description_of, fields_of, is_section, parse, plain
-from fairlead.node.probe_settings import CloudProvider
 from fairlead.node.registry import SOURCES, conflicts, sources
+from fairlead.node.running.probe_settings import CloudProvider
 from fairlead.node.settings import AgentSettings, ExportedMetricSettings, ExporterSettings
 
 PAGE = Path(__file__).parents[3] / "docs" / "howto" / "node-agent.md"

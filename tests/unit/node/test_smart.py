@@ -10,7 +10,7 @@ import pytest
 from tests.unit.node.host_tree import HostTree, Looks, changed, named
 
 from fairlead.model.health.faults import Action, Severity
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import SourceState
 from fairlead.node.sources import smart

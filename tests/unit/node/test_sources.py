@@ -9,8 +9,8 @@ from msgspec.structs import replace as replaced
 from tests.unit.node.host_tree import NEXT_BOOT, HostTree, Looks, changed, named
 
 from fairlead.model.health.faults import Action, Ending, Severity
-from fairlead.node.counters import grown, per_hour
-from fairlead.node.host import kernel_clock
+from fairlead.node.reports.counters import grown, per_hour
+from fairlead.node.running.host import kernel_clock
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import SourceState
 from fairlead.node.sources.disks import parse_mounts

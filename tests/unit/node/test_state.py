@@ -9,8 +9,8 @@ import pytest
 from tests.unit.node.host_tree import HostTree, Looks
 
 from fairlead.model.health.faults import Identity
-from fairlead.node.state import State, StateError, clear, open_state
-from fairlead.node.watch import Kept
+from fairlead.node.reports.state import State, StateError, clear, open_state
+from fairlead.node.reports.watch import Kept
 
 
 @pytest.fixture

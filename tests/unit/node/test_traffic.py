@@ -15,7 +15,7 @@ import pytest
 from tests.unit.node.host_tree import EPOCH, changed
 
 from fairlead.model.health.faults import Moment
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Nothing
 from fairlead.node.sources.traffic import COVERAGE, REMOVED, judge

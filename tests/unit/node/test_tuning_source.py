@@ -11,9 +11,9 @@ from fairlead.api.cluster.node_report import ReportedSetting, SettingState, Tuni
 from fairlead.decide.health.need import urgency_of
 from fairlead.input.errors import CliError
 from fairlead.model.health.faults import Severity
-from fairlead.node.node_report import report_status
 from fairlead.node.registry import without_changes
-from fairlead.node.report import Report, report_of
+from fairlead.node.reports.node_report import report_status
+from fairlead.node.reports.report import Report, report_of
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import SourceState
 

@@ -20,11 +20,11 @@ from tests.unit.node.host_tree import BOOT, HostTree, Looks, changed, named
 
 from fairlead.api.cluster.node_report import Action, TuningMode
 from fairlead.api.values.times import format_time
-from fairlead.node.host import Host
 from fairlead.node.repairs import REQUEST_VERSION, RepairRequest, Repairs, encode_request
+from fairlead.node.reports.state import KeptRepair, open_state
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.sources.tuning import TuningMemory, restart_setter
-from fairlead.node.state import KeptRepair, open_state
 from fairlead.node.tuning import TuningFinding
 from fairlead.node.tuning.drop_ins import containerd, kernel, kubelet
 

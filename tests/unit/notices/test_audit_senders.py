@@ -14,8 +14,8 @@ from tests.patience import PATIENCE_SECONDS
 from tests.unit.history.test_audit import chain, faults
 
 from fairlead.notices import audit_target
-from fairlead.runtime.audit import AuditRecord, audit_line, record_of_line
-from fairlead.runtime.audit_export import TargetFailed, parse_target
+from fairlead.runtime.kept.audit import AuditRecord, audit_line, record_of_line
+from fairlead.runtime.kept.audit_export import TargetFailed, parse_target
 
 
 def test_a_file_is_private_and_a_line_that_a_kill_cut_off_is_written_again(tmp_path: Path) -> None:

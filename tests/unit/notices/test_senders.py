@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from tests.unit.notices.http_sink import HttpSink, SmtpSink
 
 from fairlead.api.jobs.notify import NoticeEvent, NoticeForm, Notify
-from fairlead.app.server_tls import server_tls
+from fairlead.app.local.server_tls import server_tls
 from fairlead.decide.notices import (
     Delivery,
     Letter,

@@ -12,16 +12,16 @@ import pytest
 from fairlead.api.status import Conflict, Forbidden, Unavailable
 from fairlead.decide.takings import Taking, TakingKind
 from fairlead.history.memory import MemoryHistory
-from fairlead.runtime.audit import Appended, AuditQuery, AuditRecord, Draft
-from fairlead.runtime.audit_book import AuditBook
-from fairlead.runtime.audit_export import (
+from fairlead.runtime.clock import LoopClock
+from fairlead.runtime.kept.audit import Appended, AuditQuery, AuditRecord, Draft
+from fairlead.runtime.kept.audit_book import AuditBook
+from fairlead.runtime.kept.audit_export import (
     AuditExport,
     AuditTarget,
     TargetFailed,
     parse_target,
 )
-from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.history import HistoryError
+from fairlead.runtime.kept.history import HistoryError
 from fairlead.runtime.logs import SILENT
 from fairlead.sim.loop import run
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.resources import CONFIG_MAPS
-from fairlead.runtime.barrier import Barrier, Written
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.mirror import Mirror, MirrorOptions
 from fairlead.runtime.object_writer import ObjectWriter
+from fairlead.runtime.watching.barrier import Barrier, Written
+from fairlead.runtime.watching.mirror import Mirror, MirrorOptions
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

@@ -8,7 +8,7 @@ import pytest
 
 from fairlead.api.podgroups import GroupApi
 from fairlead.api.status import ApiError, Forbidden, NotFound, Unavailable
-from fairlead.runtime.discovery import discover_groups
+from fairlead.runtime.watching.discovery import discover_groups
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

@@ -6,7 +6,7 @@ import msgspec
 from bench.objects import node_body
 
 from fairlead.api.kubernetes.core import Node
-from fairlead.runtime.sharing import NodeSharing
+from fairlead.runtime.watching.sharing import NodeSharing
 from fairlead.testing.builders import make_node
 
 

@@ -13,8 +13,8 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision, ObjectKey, Verdict
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.keyed_controller import KeyedDecider, KeyedOptions, part_key
-from fairlead.runtime.mirror import Mirror
-from fairlead.runtime.set_aside import STRICT, AsideEntry, AsideStage, SetAside
+from fairlead.runtime.watching.mirror import Mirror
+from fairlead.runtime.watching.set_aside import STRICT, AsideEntry, AsideStage, SetAside
 from fairlead.testing.builders import EPOCH
 from fairlead.testing.fake_client import FakeClient
 

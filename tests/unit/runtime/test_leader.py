@@ -31,9 +31,9 @@ from fairlead.decide.leader_election import LeaseTimes, LeaveLease, TakeLease, c
 from fairlead.decide.reasons import Reason
 from fairlead.runtime.client import Client, ClientWrapper, Request
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.fencing import LeaderClient, fence, needs_fence
-from fairlead.runtime.leader import LeaderElector, LeaderOptions, LeaderTerm
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.leading.fencing import LeaderClient, fence, needs_fence
+from fairlead.runtime.leading.leader import LeaderElector, LeaderOptions, LeaderTerm
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import EPOCH, make_job, make_placement
 from fairlead.testing.fake_client import FakeClient

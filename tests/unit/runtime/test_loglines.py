@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.runtime.loglines import LINE_BYTES_MAX, STATE_SECONDS, LineCutter
+from fairlead.runtime.kept.loglines import LINE_BYTES_MAX, STATE_SECONDS, LineCutter
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])

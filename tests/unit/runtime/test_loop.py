@@ -28,8 +28,8 @@ from fairlead.decide.jobs.actions import CreatePod, DeletePod
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.clock import Clock, LoopClock
 from fairlead.runtime.loop import ActionResult, ControllerLoop, LoopOptions, Written
-from fairlead.runtime.mirror import Mirror, MirrorOptions
 from fairlead.runtime.queue import KeyQueue
+from fairlead.runtime.watching.mirror import Mirror, MirrorOptions
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

@@ -25,12 +25,12 @@ from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import Forbidden
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind, Recorder
-from fairlead.runtime.fleet_metrics import FleetSource
+from fairlead.runtime.exported.fleet_metrics import FleetSource
+from fairlead.runtime.exported.metrics import Metrics
+from fairlead.runtime.exported.traffic_metrics import TEAMS_MAX
+from fairlead.runtime.exported.use_metrics import IdleReport, UseMetrics, bounded
 from fairlead.runtime.loop import ActionResult
-from fairlead.runtime.metrics import Metrics
-from fairlead.runtime.mirror import Mirror
-from fairlead.runtime.traffic_metrics import TEAMS_MAX
-from fairlead.runtime.use_metrics import IdleReport, UseMetrics, bounded
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.loop import run
 from fairlead.testing.builders import make_job, make_team
 from fairlead.testing.fake_client import FakeClient

@@ -25,7 +25,7 @@ from fairlead.api.status import (
 from fairlead.runtime.client import ObjectList, Request, RequestVerb
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.logs import SilentLogger
-from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
+from fairlead.runtime.watching.mirror import Change, Mirror, MirrorOptions
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

@@ -10,8 +10,8 @@ import pytest
 from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.mirror import Change, Mirror
-from fairlead.runtime.reader import MirrorReader
+from fairlead.runtime.watching.mirror import Change, Mirror
+from fairlead.runtime.watching.reader import MirrorReader
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

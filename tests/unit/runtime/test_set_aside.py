@@ -12,7 +12,6 @@ import pytest
 from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.resources import CONFIG_MAPS, PODS, Resource
-from fairlead.runtime import set_aside as module
 from fairlead.runtime.client import (
     EventType,
     ObjectList,
@@ -24,9 +23,10 @@ from fairlead.runtime.client import (
 )
 from fairlead.runtime.clock import LoopClock
 from fairlead.runtime.events import EventKind
-from fairlead.runtime.mirror import Change, Mirror
-from fairlead.runtime.reader import MirrorReader
-from fairlead.runtime.set_aside import STRICT, AsideStage, SetAside
+from fairlead.runtime.watching import set_aside as module
+from fairlead.runtime.watching.mirror import Change, Mirror
+from fairlead.runtime.watching.reader import MirrorReader
+from fairlead.runtime.watching.set_aside import STRICT, AsideStage, SetAside
 from fairlead.sim.loop import run
 from fairlead.testing.fake_client import FakeClient
 

@@ -13,7 +13,7 @@ from tests.patience import PATIENCE_SECONDS
 PARENT = """
 import multiprocessing, os, sys, time
 from concurrent.futures import ProcessPoolExecutor
-from fairlead.runtime.worker_process import end_with_parent
+from fairlead.runtime.outside.worker_process import end_with_parent
 
 if __name__ == "__main__":
     context = multiprocessing.get_context(sys.argv[1])

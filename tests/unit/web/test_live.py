@@ -13,7 +13,7 @@ from fairlead.web import live
 from fairlead.web.live import Made, Pages
 from fairlead.web.pages import AskedPath, Site
 from fairlead.web.render import Page
-from fairlead.web.rights import Rights
+from fairlead.web.sources.rights import Rights
 
 
 class Cluster:

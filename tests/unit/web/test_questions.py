@@ -10,8 +10,8 @@ import pytest
 
 from fairlead.cli.connection.common import Common, Format
 from fairlead.kube.kubeconfig import Connection
-from fairlead.web import questions as module
-from fairlead.web.questions import ANSWER_SECONDS, Questions, QuestionThreads
+from fairlead.web.sources import questions as module
+from fairlead.web.sources.questions import ANSWER_SECONDS, Questions, QuestionThreads
 
 KEY = ("default", "train")
 

@@ -9,7 +9,7 @@ import pytest
 from fairlead.api.resources import JOBS, NODES, PODS, TEAMS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.testing.fake_client import FakeClient
-from fairlead.web.rights import Rights, rights_of
+from fairlead.web.sources.rights import Rights, rights_of
 
 
 class Guarded(FakeClient):

@@ -9,7 +9,7 @@ import msgspec
 from fairlead.api.cluster.team import TeamUse
 from fairlead.api.jobs.job import Job
 from fairlead.api.meta import to_wire
-from fairlead.app.messages import (
+from fairlead.app.queries.messages import (
     EXPLAIN_PATH,
     FIT_PATH,
     TEAMS_PATH,

@@ -2,7 +2,7 @@
 
 The way to the controller is the API server's service proxy. The API server takes the credentials
 off a request that it passes on, so the token is sent a second time, in a header of ours, and the
-archive asks the API server what its user may read (`app/archive_guard.py`).
+archive asks the API server what its user may read (`app/queries/archive_guard.py`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 
 from fairlead import terminal
 from fairlead.api.status import ApiError, Expired, Forbidden, NotFound
-from fairlead.app.messages import (
+from fairlead.app.queries.messages import (
     ACCOUNT,
     CUT_PREFIX,
     NOT_LEADER,
@@ -80,8 +80,8 @@ class Archive:
             return
         import asyncio
 
-        from fairlead.app.archive_query import record_lines
-        from fairlead.app.stores import open_stores
+        from fairlead.app.queries.archive_query import record_lines
+        from fairlead.app.queries.stores import open_stores
 
         async def read() -> list[bytes]:
             async with open_stores(self.direct, must_exist=True) as stores:
@@ -122,9 +122,9 @@ class Archive:
             return
         import asyncio
 
-        from fairlead.app.archive_query import log_lines
-        from fairlead.app.stores import open_stores
-        from fairlead.runtime.history import LogQuery
+        from fairlead.app.queries.archive_query import log_lines
+        from fairlead.app.queries.stores import open_stores
+        from fairlead.runtime.kept.history import LogQuery
 
         async def read() -> list[bytes]:
             async with open_stores(self.direct, must_exist=True) as stores:
@@ -256,7 +256,7 @@ def no_archive(what: str, error: NoArchive) -> CliError:
 def _run(read: Callable[[], Coroutine[Any, Any, list[T]]]) -> list[T]:
     import asyncio
 
-    from fairlead.runtime.history import HistoryError
+    from fairlead.runtime.kept.history import HistoryError
 
     try:
         return asyncio.run(read())

@@ -13,15 +13,15 @@ import msgspec
 
 from fairlead.api.resources import CONFIG_MAPS
 from fairlead.api.status import ApiError
-from fairlead.app.client_settings import SessionsSettings, SlurmSettings
-from fairlead.app.messages import SETTINGS_FILE, SETTINGS_NAME, ClusterStatus
+from fairlead.app.configuration.client_settings import SessionsSettings, SlurmSettings
+from fairlead.app.queries.messages import SETTINGS_FILE, SETTINGS_NAME, ClusterStatus
 from fairlead.cli.cluster.embedded import read_status
 from fairlead.cli.cluster.installation import own_namespace
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 
 if TYPE_CHECKING:
-    from fairlead.app.controller_settings import ControllerSettings
+    from fairlead.app.configuration.controller_settings import ControllerSettings
 
 S = TypeVar("S", SessionsSettings, SlurmSettings)
 NOT_READ = "note: the settings of the controllers cannot be read; defaults are assumed"
@@ -32,7 +32,7 @@ def read_settings(api: Api, status: ClusterStatus | None) -> ControllerSettings 
 
     `status` is what the cluster says of itself; None for one that is not of `fairlead up`.
     """
-    from fairlead.app.controller_settings import ControllerSettings
+    from fairlead.app.configuration.controller_settings import ControllerSettings
 
     try:
         return msgspec.convert(_document(api, status), ControllerSettings)
@@ -74,7 +74,7 @@ def _section(common_: Common, api: Api, name: str, type_: type[S]) -> S:
 
 def settings_or_defaults(common_: Common, api: Api) -> ControllerSettings:
     """Return the controllers' settings; the defaults, with a note, when they cannot be read."""
-    from fairlead.app.controller_settings import ControllerSettings
+    from fairlead.app.configuration.controller_settings import ControllerSettings
 
     settings = read_settings(api, read_status(api))
     if settings is None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.api.status import ApiError
-from fairlead.app.messages import ClusterStatus
+from fairlead.app.queries.messages import ClusterStatus
 from fairlead.cli.connection.transport import Api
 
 STATUS_PATH = "/fairlead/v1/status"

@@ -1,7 +1,8 @@
 """The planner's answers on the objects that the API shows, for a cluster whose controllers do not
 answer: one that is stopped, or from before they did.
 
-The code is that of the controllers (`app/answers.py`), on a state that this process assembles.
+The code is that of the controllers (`app/queries/answers.py`), on a state that this process
+assembles.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from dataclasses import replace
 import msgspec
 
 from fairlead.api.jobs.job import Job
-from fairlead.app.answers import KnownState, PlannerAnswers
-from fairlead.app.controller_settings import ControllerSettings
-from fairlead.app.messages import Explained, Fitted
+from fairlead.app.configuration.controller_settings import ControllerSettings
+from fairlead.app.queries.answers import KnownState, PlannerAnswers
+from fairlead.app.queries.messages import Explained, Fitted
 from fairlead.cli.cluster.cluster_settings import read_settings
 from fairlead.cli.cluster.embedded import read_status
 from fairlead.cli.cluster.objects import read_objects, read_state

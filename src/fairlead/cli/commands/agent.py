@@ -32,15 +32,15 @@ from fairlead.cli.views.agent import (
 from fairlead.cli.views.node_tests import MEASURED_COLUMNS, measured_rows
 from fairlead.input.errors import CliError, Code, Exit, fail, writing
 from fairlead.model.health.faults import identity
-from fairlead.node.host import Absent, Host, NotAHost, whole_number
 from fairlead.node.readers import look_once
 from fairlead.node.registry import load_settings, sources, without_changes
-from fairlead.node.report import report_of, report_values
+from fairlead.node.reports.report import report_of, report_values
+from fairlead.node.reports.watch import Kept, MachineWatch
+from fairlead.node.running.host import Absent, Host, NotAHost, whole_number
 from fairlead.node.settings import AgentSettings, TuningSettings
-from fairlead.node.watch import Kept, MachineWatch
 
 if TYPE_CHECKING:
-    from fairlead.node.state import State
+    from fairlead.node.reports.state import State
     from fairlead.node.tuning import TuningOutcome
 
 _ROOT = click.option(
@@ -140,7 +140,7 @@ def run(_common: Common, *, state: str, report: str, root: str, config: str) -> 
     Each source is looked at once in its period, one second at the least. A source that hangs, fails
     or loses something says so in the report and holds up no other.
     """
-    from fairlead.node.state import StateError, open_state
+    from fairlead.node.reports.state import StateError, open_state
 
     settings = load_settings(config)
     host = Host(Path(root))
@@ -295,7 +295,7 @@ def clear(
 
     The agent does it within a second; a fault that is still there is found again.
     """
-    from fairlead.node import state as states
+    from fairlead.node.reports import state as states
 
     if not Path(state).exists():
         raise fail(Code.BAD_VALUE, f"--state: there is no '{state}'",

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from fairlead.app.messages import AuditLine
+from fairlead.app.queries.messages import AuditLine
 from fairlead.cli.connection.common import Common, common, now, seconds_of
 from fairlead.cli.connection.completers import words
 from fairlead.cli.formats.table import Align, Column, Row
@@ -17,7 +17,7 @@ from fairlead.cli.records.ended_jobs import past_audit, whole_audit
 from fairlead.decide.takings import TakingKind
 from fairlead.decide.words import plural
 from fairlead.input.errors import Code, Exit, fail
-from fairlead.runtime.audit import (
+from fairlead.runtime.kept.audit import (
     NOT_DONE,
     PRUNED,
     AuditRecord,

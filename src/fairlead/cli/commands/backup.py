@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from fairlead.api.values.times import format_time
-from fairlead.app.datadir import require_own, unusable
+from fairlead.app.local.datadir import require_own, unusable
 from fairlead.app.run_file import is_of_a_cluster
 from fairlead.cli.commands.cluster import data_option, data_path
 from fairlead.cli.connection.common import Common, common, now
@@ -36,7 +36,7 @@ def backup(common_: Common, *, file: Path | None, data: str) -> int:
     It may run meanwhile.
     """
     from fairlead import __version__
-    from fairlead.app.backup import BackupError, save
+    from fairlead.app.local.backup import BackupError, save
 
     path = data_path(data)
     if not is_of_a_cluster(path):
@@ -72,7 +72,7 @@ def backup(common_: Common, *, file: Path | None, data: str) -> int:
 @common(output=False, cluster=False)
 def restore(common_: Common, *, file: Path, data: str) -> int:
     """Make a data directory from a backup."""
-    from fairlead.app import backup as backups
+    from fairlead.app.local import backup as backups
     from fairlead.embedded.storage.wal import StoreError, WrongFormat
 
     path = data_path(data)

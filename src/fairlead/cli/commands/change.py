@@ -48,7 +48,7 @@ from fairlead.cli.job_request.change_verbs import (
     read_update,
     update_change,
 )
-from fairlead.cli.job_request.flags import FLAGS, FlagValue
+from fairlead.cli.job_request.flag_groups.flags import FLAGS, FlagValue
 from fairlead.cli.submitting.submission import in_words_of_flags
 from fairlead.cli.views.arrays import choose_arrays, is_element_of_listed
 from fairlead.cli.views.jobs import JobChoice, choose_jobs

@@ -13,17 +13,7 @@ import click
 
 from fairlead import terminal
 from fairlead.api.jobs.job import JobState
-from fairlead.app.datadir import in_use, prepare, size_bytes
-from fairlead.app.listen_address import require_address
-from fairlead.app.run_file import (
-    KUBECONFIG_FILE,
-    LOG_FILE,
-    STORE_DIRECTORY,
-    RunningCluster,
-    last_error,
-    read_running,
-)
-from fairlead.app.settings import (
+from fairlead.app.configuration.settings import (
     GPUS_MAX,
     NODES_MAX,
     AskedLogs,
@@ -33,13 +23,23 @@ from fairlead.app.settings import (
     resolve_profile,
     settle,
 )
+from fairlead.app.local.datadir import in_use, prepare, size_bytes
+from fairlead.app.local.listen_address import require_address
+from fairlead.app.run_file import (
+    KUBECONFIG_FILE,
+    LOG_FILE,
+    STORE_DIRECTORY,
+    RunningCluster,
+    last_error,
+    read_running,
+)
 from fairlead.cli.connection.common import Common, Format, common, now
 from fairlead.cli.connection.completers import complete_profiles
 from fairlead.cli.connection.connect import Choice, default_data_directory, find_connection
 from fairlead.cli.views.cluster import first_commands, status_facts, status_text
 from fairlead.decide.words import plural
 from fairlead.input.errors import CliError, Code, Exit, fail, render_error
-from fairlead.runtime.processes import is_ending
+from fairlead.runtime.outside.processes import is_ending
 
 
 def data_option(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -139,7 +139,7 @@ def _check_profile(settings: Settings) -> None:
 
 
 def _foreground(common_: Common, settings: Settings) -> int:
-    from fairlead.app.embedded_process import run_cluster
+    from fairlead.app.local.embedded_process import run_cluster
 
     def ready(running: RunningCluster) -> None:
         text = first_commands(settings, running, default=_is_default(settings.data))
@@ -155,7 +155,7 @@ def _foreground(common_: Common, settings: Settings) -> int:
 
 
 def _detach(common_: Common, settings: Settings) -> int:
-    from fairlead.app.launch import start_detached
+    from fairlead.app.local.launch import start_detached
 
     report = start_detached(settings.data, partial(_background, settings))
     if report.error:
@@ -172,8 +172,8 @@ def _announced(common_: Common, settings: Settings, text: str) -> str:
 
 def _background(settings: Settings, ready_fd: int) -> int:
     """Be the background process: report through the pipe, then only to the log."""
-    from fairlead.app.embedded_process import run_cluster
-    from fairlead.app.launch import LaunchReport, send_report
+    from fairlead.app.local.embedded_process import run_cluster
+    from fairlead.app.local.launch import LaunchReport, send_report
 
     is_ready = False
 
@@ -277,7 +277,7 @@ def down(common_: Common, *, data: str) -> int:
     Processes of jobs on this machine are ended; the next `fairlead up` continues the jobs from
     their last checkpoints.
     """
-    from fairlead.app.launch import stop
+    from fairlead.app.local.launch import stop
 
     path = data_path(data)
     running = read_running(path)

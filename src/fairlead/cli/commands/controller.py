@@ -15,7 +15,7 @@ from fairlead.cli.connection.connect import Choice, replica_connection
 from fairlead.input.errors import Code, Exit, fail
 
 if TYPE_CHECKING:
-    from fairlead.app.policies import Policies
+    from fairlead.app.configuration.policies import Policies
     from fairlead.webhook.service import WebhookOptions
 
 LISTEN_DEFAULT = "0.0.0.0:8080"
@@ -99,19 +99,19 @@ def controller(
     In a pod it uses the pod's service account, elsewhere the kubeconfig. `fairlead install` puts
     it on a cluster. Logs are JSON unless stderr is a terminal.
     """
-    from fairlead.app.controller_settings import load_settings
+    from fairlead.app.configuration.controller_settings import load_settings
+    from fairlead.app.configuration.settings import parse_listen
     from fairlead.app.operator import OperatorSettings
     from fairlead.app.operator_process import (
         identity_of,
         run_operator,
     )
     from fairlead.app.replica import ReplicaSettings
-    from fairlead.app.settings import parse_listen
     from fairlead.cli.cluster.archive import direct_store
     from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
     from fairlead.decide.leader_election import LeaseTimes
     from fairlead.decide.pinning import Binding
-    from fairlead.runtime.leader import LeaderOptions
+    from fairlead.runtime.leading.leader import LeaderOptions
 
     host, port = parse_listen(listen)
     naming = PeerNaming.DNS if peer_naming == "dns" else PeerNaming.ADDRESS
@@ -146,7 +146,7 @@ def _webhook(
     listen: str, directory: Path | None, namespace: str, policies: Policies, *, converts: bool
 ) -> WebhookOptions | None:
     """Return how the webhook is to be served; None when it is not."""
-    from fairlead.app.settings import parse_listen
+    from fairlead.app.configuration.settings import parse_listen
     from fairlead.webhook.service import WebhookOptions
 
     if not listen:

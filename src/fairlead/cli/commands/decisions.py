@@ -11,7 +11,7 @@ import click
 import msgspec
 
 from fairlead.api.status import Expired
-from fairlead.app.decision_file import (
+from fairlead.app.queries.decision_file import (
     FILE_BYTES_MAX,
     DecisionFileError,
     DecisionHead,
@@ -21,12 +21,12 @@ from fairlead.app.decision_file import (
     read_head,
     read_lines,
 )
-from fairlead.app.decision_query import LIMIT_DEFAULT
-from fairlead.app.messages import DECISIONS_PATH, DecisionLine
+from fairlead.app.queries.decision_query import LIMIT_DEFAULT
+from fairlead.app.queries.messages import DECISIONS_PATH, DecisionLine
 from fairlead.cli.cluster.archive import Archive, NoArchive
 from fairlead.cli.connection.common import Common, Format, common, text_width
 from fairlead.cli.views.decisions import COLUMNS, decision_rows, replay_text
-from fairlead.controllers.decision_log import CYCLES_MAX
+from fairlead.controllers.placing.decision_log import CYCLES_MAX
 from fairlead.input.errors import CliError, Code, Exit, Problem, fail, writing
 from fairlead.terminal import printable
 

@@ -12,7 +12,7 @@ import msgspec
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.use import JobTraffic, MemberUse
 from fairlead.api.values.times import parse_time
-from fairlead.app.messages import UseLine
+from fairlead.app.queries.messages import UseLine
 from fairlead.cli.connection.common import Common, common, now
 from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.records.ended_jobs import past_traffic, past_use, present_or_past_job
@@ -24,7 +24,7 @@ from fairlead.cli.views.efficiency import (
     plot_lines,
 )
 from fairlead.decide.attempts.usage import JobAccount, account_of
-from fairlead.decide.efficiency import Efficiency, efficiency
+from fairlead.decide.use.efficiency import Efficiency, efficiency
 
 _ATTEMPT_MAX = 1_000_000
 

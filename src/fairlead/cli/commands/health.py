@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from fairlead.api.values.times import format_time
-from fairlead.app.health_replay import (
+from fairlead.app.queries.health_replay import (
     FILE_BYTES_MAX,
     Facts,
     FactsError,
@@ -20,7 +20,7 @@ from fairlead.app.health_replay import (
 from fairlead.cli.connection.common import Common, common
 from fairlead.cli.views.health_replay import NODE_COLUMNS, SUM_COLUMNS, node_rows, sum_rows
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.health.replay import HealthStep
+from fairlead.decide.health.remembered.replay import HealthStep
 from fairlead.input.errors import CliError, Code, Problem, fail
 
 _WRITES = "fairlead fleet history --since 30d --limit 100000 -o json > FACTS writes such a file"
@@ -105,7 +105,7 @@ def _facts(file: str) -> Facts:
 
 
 def _policy(file: str) -> HealthPolicy:
-    from fairlead.app.controller_settings import load_settings
+    from fairlead.app.configuration.controller_settings import load_settings
     from fairlead.decide.jobs.policy import JobsPolicy
 
     return load_settings(file).policies(JobsPolicy()).health_policy

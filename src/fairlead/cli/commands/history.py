@@ -12,7 +12,7 @@ import msgspec
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.values.times import format_time
-from fairlead.app.messages import HistoryLine
+from fairlead.app.queries.messages import HistoryLine
 from fairlead.cli.connection.common import Common, Format, common, now, seconds_of
 from fairlead.cli.connection.completers import words
 from fairlead.cli.formats.table import Align, Column, Row

@@ -25,7 +25,7 @@ from fairlead.cli.sessions.foreground import (
     run_one,
 )
 from fairlead.input.errors import CliError, Code, Exit, fail
-from fairlead.runtime.loglines import LineCutter
+from fairlead.runtime.kept.loglines import LineCutter
 
 #: Members that run a command of `exec --all` at the same time.
 AT_ONCE_MAX = 64

@@ -16,7 +16,7 @@ from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.resources import JOBS, NODE_REPORTS, NODES, PODS
 from fairlead.api.status import Forbidden, NotFound
 from fairlead.api.values.times import format_time
-from fairlead.app.messages import FleetLine
+from fairlead.app.queries.messages import FleetLine
 from fairlead.cli.cluster.known_nodes import node_named
 from fairlead.cli.commands.node_tests import fleet_tests, test, tests_of
 from fairlead.cli.connection.common import Common, common, now, seconds_of

@@ -25,8 +25,8 @@ from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.connection.identity import local_user
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.job_request.arrays import ArrayReference, parse_reference, select
+from fairlead.cli.job_request.flag_groups.run_flags import GitRecord, RunRequest
 from fairlead.cli.job_request.jobspec import Script
-from fairlead.cli.job_request.run_flags import GitRecord, RunRequest
 from fairlead.cli.submitting.git_source import git_source
 from fairlead.cli.submitting.resubmission import (
     again,

@@ -13,7 +13,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import element_name
 from fairlead.api.resources import JOBS
 from fairlead.api.values.times import parse_time
-from fairlead.app.messages import RunLine
+from fairlead.app.queries.messages import RunLine
 from fairlead.cli.cluster.archive import direct_store
 from fairlead.cli.commands.resubmit import resubmit
 from fairlead.cli.connection.common import (

@@ -15,7 +15,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.cli.connection.common import Common, common, now
 from fairlead.cli.connection.identity import local_user
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.job_request.flags import FLAGS, Flag, FlagValue, FlagValues
+from fairlead.cli.job_request.flag_groups.flags import FLAGS, Flag, FlagValue, FlagValues
 from fairlead.cli.job_request.jobspec import SCRIPT_BYTES_MAX, Program, Script
 from fairlead.cli.job_request.request import JobRequest, parse_request
 from fairlead.cli.script.sbatch_lines import GivenOption

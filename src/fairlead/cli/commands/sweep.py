@@ -11,7 +11,7 @@ import click
 
 from fairlead.cli.commands.submit import flag_values, job_flags, submit_array
 from fairlead.cli.connection.common import Common, common, now
-from fairlead.cli.job_request.array_flag import ArrayRequest
+from fairlead.cli.job_request.flag_groups.array_flag import ArrayRequest
 from fairlead.cli.job_request.jobspec import Program
 from fairlead.cli.job_request.request import parse_request
 from fairlead.cli.submitting.sweep_file import SweepFile, sweep_conflicts, sweep_values

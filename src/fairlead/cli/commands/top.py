@@ -37,7 +37,7 @@ from fairlead.cli.views.top import KEYS, TopLine, columns, csv_text, facts, in_o
 from fairlead.cli.views.top import rows as top_rows
 from fairlead.decide.attempts.logged_members import claimed_job, logged_member
 from fairlead.decide.attempts.usage import gpu_count
-from fairlead.decide.present_use import IDLE_SECONDS, MemberNow, present_use
+from fairlead.decide.use.present_use import IDLE_SECONDS, MemberNow, present_use
 from fairlead.input.errors import CliError, Code, fail
 
 _FORMATS = ("table", "json", "yaml", "csv")

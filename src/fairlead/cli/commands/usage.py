@@ -11,7 +11,7 @@ import msgspec
 
 from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS
-from fairlead.app.messages import HistoryLine
+from fairlead.app.queries.messages import HistoryLine
 from fairlead.cli.cluster.archive import direct_store
 from fairlead.cli.connection.common import (
     Common,

@@ -19,7 +19,7 @@ from fairlead.cli.connection.connect import Choice, find_connection
 from fairlead.cli.connection.identity import submitter_name
 from fairlead.cli.connection.transport import Api
 from fairlead.input.errors import Code, Exit, fail
-from fairlead.runtime.fetch import Redirects, Web, WebAccess
+from fairlead.runtime.outside.fetch import Redirects, Web, WebAccess
 
 if TYPE_CHECKING:
     from fairlead.web import WebOptions
@@ -75,7 +75,7 @@ def web(common_: Common, *, only_url: bool, port: int | None, grafana: str) -> i
 
 
 def _options(common_: Common, api: Api, port: int | None, path: Path) -> WebOptions:
-    from fairlead.app.controller_settings import ControllerSettings
+    from fairlead.app.configuration.controller_settings import ControllerSettings
     from fairlead.web import WebOptions
 
     status = read_status(api)

@@ -45,9 +45,9 @@ def web_server(
     """
     import uvloop
 
-    from fairlead.app.controller_settings import ControllerSettings
-    from fairlead.app.settings import parse_listen
-    from fairlead.app.web_settings import WebSettings, load_web_settings
+    from fairlead.app.configuration.controller_settings import ControllerSettings
+    from fairlead.app.configuration.settings import parse_listen
+    from fairlead.app.configuration.web_settings import WebSettings, load_web_settings
     from fairlead.cli.cluster.archive import URL_VARIABLE
     from fairlead.cli.cluster.cluster_settings import read_settings
     from fairlead.cli.connection.transport import Api

@@ -14,7 +14,7 @@ from fairlead.api.jobs.job_array import JobArray
 from fairlead.api.resources import JOBS, PRIORITY_CLASSES
 from fairlead.api.status import Forbidden
 from fairlead.api.values.indices import parse_indices
-from fairlead.app.messages import ClusterStatus, Explained
+from fairlead.app.queries.messages import ClusterStatus, Explained
 from fairlead.cli.cluster.answers import ask_why
 from fairlead.cli.cluster.dependencies import left_texts
 from fairlead.cli.cluster.embedded import read_status
@@ -26,7 +26,7 @@ from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.text import wrapped
 from fairlead.cli.job_request.arrays import ArrayReference, is_one, parse_reference, select
-from fairlead.cli.job_request.flags import Flag
+from fairlead.cli.job_request.flag_groups.flags import Flag
 from fairlead.cli.job_request.hypothesis import Changes, changed_job, read_changes
 from fairlead.cli.records.ended_jobs import past_failures, past_job, stopped
 from fairlead.cli.records.last_lines import LastLines, last_lines
@@ -293,7 +293,7 @@ class Asking:
         """Answers with the settings of the controllers where these can be read; None for a user who
         may not see the cluster, and gets what the status of the job says.
         """
-        from fairlead.app.controller_settings import ControllerSettings
+        from fairlead.app.configuration.controller_settings import ControllerSettings
         from fairlead.cli.cluster.cluster_settings import NOT_READ, read_settings
         from fairlead.cli.cluster.own_answers import OwnAnswers  # loads the planner
 

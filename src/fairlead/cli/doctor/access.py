@@ -9,7 +9,7 @@ from typing import Any
 
 from fairlead import terminal
 from fairlead.input.errors import Code, fail, render_error
-from fairlead.runtime.fetch import Web, WebAccess
+from fairlead.runtime.outside.fetch import Web, WebAccess
 
 TEXT_BYTES_MAX = 4 << 20
 #: Exit code when nothing could be looked at.

@@ -29,7 +29,7 @@ from fairlead.doctor.output.text import WIDTH_DEFAULT
 from fairlead.doctor.registry import AUDIT_CHECKS
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.input.yamlwrite import to_yaml
-from fairlead.runtime.metrics_page import BadPage
+from fairlead.runtime.exported.metrics_page import BadPage
 from fairlead.terminal import joined
 
 

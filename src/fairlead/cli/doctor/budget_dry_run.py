@@ -25,7 +25,7 @@ from fairlead.cli.views.network import destination_lines
 from fairlead.doctor.monitoring.boards import Board, Panel
 from fairlead.doctor.prometheus.ranges import BoardReader, QueryWindow
 from fairlead.input.errors import Code, Exit, fail
-from fairlead.runtime.fetch import said
+from fairlead.runtime.outside.fetch import said
 
 
 def show_dry_run(common: Common, team: str, options: Mapping[str, Any]) -> int:

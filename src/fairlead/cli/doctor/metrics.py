@@ -14,8 +14,8 @@ from fairlead.doctor.prometheus.promql import uses_of
 from fairlead.doctor.prometheus.reader import PrometheusReader, expressions_of
 from fairlead.doctor.prometheus.report import MetricsReport, metrics_lines, metrics_values
 from fairlead.input.errors import Code, fail
-from fairlead.runtime.fetch import said
-from fairlead.runtime.metrics_page import BadPage
+from fairlead.runtime.exported.metrics_page import BadPage
+from fairlead.runtime.outside.fetch import said
 
 
 def run_metrics(common: Common, url: str, format_: str, options: Mapping[str, Any]) -> int:

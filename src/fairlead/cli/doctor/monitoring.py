@@ -19,7 +19,7 @@ from fairlead.doctor.readers.prometheus import parse_jobs
 from fairlead.doctor.sources import METRIC_SOURCES
 from fairlead.input.errors import Code, Exit, fail, writing
 from fairlead.input.suggest import nearest
-from fairlead.runtime.fetch import said
+from fairlead.runtime.outside.fetch import said
 
 
 def write_alerts(

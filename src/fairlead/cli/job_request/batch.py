@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.api.jobs.notify import Notify
-from fairlead.decide.jobs.slurm_variables import NTASKS, SLURM_VARIABLES, TaskCounts
+from fairlead.decide.jobs.rendering.slurm_variables import NTASKS, SLURM_VARIABLES, TaskCounts
 
 #: Known at submission, whatever was asked for.
 SUBMITTED = ("SLURM_JOB_NAME", "SLURM_SUBMIT_DIR", "SLURM_SUBMIT_HOST", "SLURM_JOB_USER")

@@ -14,9 +14,9 @@ from fairlead.api.jobs.after import After
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.job_array import JobArray, JobArraySpec
 from fairlead.api.values.times import format_time
-from fairlead.cli.job_request.flags import Flag, FlagValues
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValues
 from fairlead.cli.job_request.request import JobRequest, parse_request
-from fairlead.decide.jobs.gate import has_begun
+from fairlead.decide.jobs.admitting.gate import has_begun
 from fairlead.input.errors import CliError
 
 

@@ -10,7 +10,7 @@ from fairlead.api.jobs.job import Job, Role
 from fairlead.api.kubernetes.core import PriorityClass, ResourceRequirements
 from fairlead.api.pods.pod_asks import is_pod_level
 from fairlead.api.values import quantity
-from fairlead.cli.job_request.flags import NAMED, Flag, FlagValue
+from fairlead.cli.job_request.flag_groups.flags import NAMED, Flag, FlagValue
 from fairlead.cli.job_request.request import JobRequest, parse_request
 from fairlead.input.errors import CliError, Code, Problem, fail
 from fairlead.input.suggest import nearest

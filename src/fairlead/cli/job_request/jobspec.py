@@ -32,11 +32,11 @@ from fairlead.api.kubernetes.pod_parts import (
 from fairlead.api.meta import LabelSelector, LabelSelectorRequirement, ObjectMeta
 from fairlead.api.values import quantity
 from fairlead.api.values.times import format_time
-from fairlead.cli.job_request.array_flag import ArrayRequest
 from fairlead.cli.job_request.batch import Batch
 from fairlead.cli.job_request.environment import passed_variables
+from fairlead.cli.job_request.flag_groups.array_flag import ArrayRequest
 from fairlead.cli.job_request.request import ROLE, JobRequest, Target, clean_name
-from fairlead.decide.jobs.slurm_variables import het_name
+from fairlead.decide.jobs.rendering.slurm_variables import het_name
 from fairlead.member.end_signal import end_signal
 
 SCRIPT_BYTES_MAX = 512 * 1024

@@ -18,7 +18,7 @@ from enum import Enum
 from fairlead.api import names
 from fairlead.api.kubernetes.core import NodeSelectorRequirement
 from fairlead.api.values.quantity import gpu_resource
-from fairlead.cli.job_request.flags import FlagValue
+from fairlead.cli.job_request.flag_groups.flags import FlagValue
 from fairlead.input.errors import Code, Problem
 from fairlead.input.suggest import nearest
 

@@ -27,14 +27,14 @@ from fairlead.api.validation.validate import job_name_max
 from fairlead.api.values import quantity
 from fairlead.cli.formats.instants import parse_instant
 from fairlead.cli.formats.text import parse_duration, two_spellings
-from fairlead.cli.job_request.after_flag import SINGLETON, parse_after
-from fairlead.cli.job_request.array_flag import ArrayRequest, parse_array
 from fairlead.cli.job_request.batch import Batch
-from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
+from fairlead.cli.job_request.flag_groups.after_flag import SINGLETON, parse_after
+from fairlead.cli.job_request.flag_groups.array_flag import ArrayRequest, parse_array
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue, FlagValues
+from fairlead.cli.job_request.flag_groups.notify_flag import parse_notify
+from fairlead.cli.job_request.flag_groups.run_flags import NO_RUN, RunRequest, parse_run
 from fairlead.cli.job_request.mounts import MountError, parse_checkpoint, parse_mount
 from fairlead.cli.job_request.node_kinds import ConstraintError, NamedNodes, features_of, kinds_of
-from fairlead.cli.job_request.notify_flag import parse_notify
-from fairlead.cli.job_request.run_flags import NO_RUN, RunRequest, parse_run
 from fairlead.input.errors import Code, Problem
 
 #: The one role of a submitted job.

@@ -43,7 +43,7 @@ from fairlead.cli.views.jobs import ending, state_of
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.websocket import SocketServer
 from fairlead.member import kernel_holder
-from fairlead.runtime.loglines import LineCutter
+from fairlead.runtime.kept.loglines import LineCutter
 
 RETRY_SECONDS = 1.0
 #: Between two looks at whether the attempt goes on.

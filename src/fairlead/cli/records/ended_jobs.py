@@ -15,7 +15,7 @@ from fairlead.api.jobs.use import JobTraffic
 from fairlead.api.meta import label_number
 from fairlead.api.names import DEFAULT_NAMESPACE
 from fairlead.api.values.indices import parse_indices
-from fairlead.app.messages import AuditLine, Book, FleetLine, HistoryLine, RunLine, UseLine
+from fairlead.app.queries.messages import AuditLine, Book, FleetLine, HistoryLine, RunLine, UseLine
 from fairlead.cli.cluster.archive import Archive, NoArchive, direct_store, no_archive, whole_lines
 from fairlead.cli.cluster.embedded import LogPart
 from fairlead.cli.cluster.lookup import find_job
@@ -226,9 +226,9 @@ def past_logs(
 def _stopped_lines(data: Path, book: Book, query: Mapping[str, str]) -> list[bytes]:
     import asyncio
 
-    from fairlead.app.archive_query import record_lines
+    from fairlead.app.queries.archive_query import record_lines
     from fairlead.history.sqlite import SqliteHistory
-    from fairlead.runtime.history import HistoryError
+    from fairlead.runtime.kept.history import HistoryError
 
     async def read() -> list[bytes]:
         history = SqliteHistory.open(data / HISTORY_FILE, runner=asyncio.to_thread)

@@ -18,7 +18,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.resources import JOBS, PODS
 from fairlead.api.status import ApiError, BadRequest, NotFound
-from fairlead.app.messages import ArchivedLog
+from fairlead.app.queries.messages import ArchivedLog
 from fairlead.cli.cluster.archive import Archive, NoArchive, no_archive
 from fairlead.cli.cluster.embedded import LogPart
 from fairlead.cli.cluster.lookup import missing_job
@@ -26,7 +26,7 @@ from fairlead.cli.connection.transport import Api
 from fairlead.cli.records.members import is_asked, task_of, task_order
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.input.suggest import nearest
-from fairlead.runtime.loglines import LineCutter
+from fairlead.runtime.kept.loglines import LineCutter
 from fairlead.terminal import printable
 
 FOLLOWED_MAX = 64

@@ -19,7 +19,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
 from fairlead.cli.job_request.batch import Batch
-from fairlead.cli.job_request.flags import FLAGS, NAMED, Flag, FlagValue, FlagValues, merge
+from fairlead.cli.job_request.flag_groups.flags import (
+    FLAGS,
+    NAMED,
+    Flag,
+    FlagValue,
+    FlagValues,
+    merge,
+)
 from fairlead.cli.job_request.request import JobRequest, parse_request
 from fairlead.cli.script.het_components import merged, refused_flags
 from fairlead.cli.script.sbatch_lines import SBATCH, GivenOption, OptionReader, line_options

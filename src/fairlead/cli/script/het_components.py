@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fairlead.cli.formats.text import parse_slurm_limit
-from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.script.sbatch_lines import COLON, GivenOption, OptionReader, take_option
 from fairlead.cli.script.slurm_amounts import MEMORY, Options
 from fairlead.cli.script.slurm_options import LONG, Reach

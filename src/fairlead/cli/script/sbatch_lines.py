@@ -14,7 +14,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.cli.job_request.flags import FlagValue
+from fairlead.cli.job_request.flag_groups.flags import FlagValue
 from fairlead.cli.script.slurm_options import (
     LONG,
     OPTIONS,

@@ -13,7 +13,7 @@ from fairlead.cli.job_request.jobspec import Script, files_note, runs_once, wher
 from fairlead.cli.job_request.request import JobRequest, Target
 from fairlead.cli.script.script_variables import not_passed_note
 from fairlead.cli.script.slurm import module_note, variable_notes
-from fairlead.decide.jobs.slurm_variables import HET_SIZE, OF_LAUNCHERS, het_name
+from fairlead.decide.jobs.rendering.slurm_variables import HET_SIZE, OF_LAUNCHERS, het_name
 
 
 def script_notes(

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api import names
-from fairlead.cli.job_request.flags import Flag, FlagValue
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue
 from fairlead.input.errors import Code, Problem
 from fairlead.member.hostlist import expand_hosts
 

@@ -15,7 +15,7 @@ from signal import Signals
 from fairlead.api.jobs.notify import MAIL_ADDRESS, NoticeEvent, Notify
 from fairlead.cli.formats.text import parse_slurm_limit
 from fairlead.cli.job_request.batch import Batch
-from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue, FlagValues
 from fairlead.cli.script.slurm_amounts import AmountsReader, ComponentTasks, FoundFlags, Options
 from fairlead.input.errors import Problem
 

@@ -20,7 +20,7 @@ from fairlead.api.values.quantity import resources_to_base
 from fairlead.cli.connection.common import now
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.formats.table import Column, Row
-from fairlead.cli.job_request.flags import FlagValue
+from fairlead.cli.job_request.flag_groups.flags import FlagValue
 from fairlead.cli.job_request.node_kinds import KnownNodes, Labels, NamedNodes, What, resolve
 from fairlead.cli.script.slurm_names import DEFAULT_PARTITION
 from fairlead.cli.slurm_import.accounts import read_records

@@ -20,7 +20,7 @@ from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION
 from fairlead.cli.slurm_tools.records import QueueRecord
 from fairlead.cli.slurm_tools.states import SlurmState
 from fairlead.cli.views.jobs import latest_attempt
-from fairlead.decide.jobs.slurm_variables import tasks_of
+from fairlead.decide.jobs.rendering.slurm_variables import tasks_of
 from fairlead.decide.words import fold_names
 from fairlead.member.srun_options import pattern_path
 

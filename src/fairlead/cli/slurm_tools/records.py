@@ -33,11 +33,11 @@ from fairlead.cli.connection.transport import Api
 from fairlead.cli.slurm_tools.options import ToolError
 from fairlead.cli.slurm_tools.states import SlurmState, slurm_state, waiting_reason
 from fairlead.cli.views.jobs import latest_attempt
-from fairlead.decide.jobs.slurm_variables import tasks_of
+from fairlead.decide.jobs.rendering.slurm_variables import tasks_of
 from fairlead.model.element_sets import Members, decode_set
 
 if TYPE_CHECKING:
-    from fairlead.app.messages import HistoryLine
+    from fairlead.app.queries.messages import HistoryLine
 
 #: Records of one query of the history.
 RECORDS_MAX = 100_000

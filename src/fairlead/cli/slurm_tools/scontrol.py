@@ -29,7 +29,7 @@ from fairlead.cli.job_request.change_verbs import (
     read_update,
     update_change,
 )
-from fairlead.cli.job_request.flags import Flag, FlagValue
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue
 from fairlead.cli.job_request.node_kinds import Labels
 from fairlead.cli.script.header import parse_header
 from fairlead.cli.script.slurm_names import CLUSTER, DEFAULT_PARTITION

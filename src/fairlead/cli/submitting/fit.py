@@ -16,7 +16,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.image_names import images_of
 from fairlead.api.status import Forbidden
 from fairlead.api.values import quantity
-from fairlead.app.messages import Fitted
+from fairlead.app.queries.messages import Fitted
 from fairlead.cli.cluster.answers import ask_fit
 from fairlead.cli.connection.transport import Api
 from fairlead.cli.views.outlook import outlook_text

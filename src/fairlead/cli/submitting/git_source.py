@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Callable
 
 from fairlead.api.jobs.run_facts import DIFF_BYTES_MAX, FILES_MAX, RunSource
-from fairlead.cli.job_request.run_flags import GitRecord
+from fairlead.cli.job_request.flag_groups.run_flags import GitRecord
 
 SECONDS_MAX = 5.0
 _GIT = ("git", "-c", "core.fsmonitor=false", "-c", "core.quotePath=false")

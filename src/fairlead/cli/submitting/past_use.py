@@ -15,10 +15,10 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.use import MemberUse
 from fairlead.api.status import ApiError
-from fairlead.app.messages import CUT_PREFIX, Book
+from fairlead.app.queries.messages import CUT_PREFIX, Book
 from fairlead.cli.cluster.archive import Archive, NoArchive
 from fairlead.cli.connection.transport import Api
-from fairlead.decide.overasked import RUNS_MAX, OverAsk, PastRun, over_asks
+from fairlead.decide.use.overasked import RUNS_MAX, OverAsk, PastRun, over_asks
 from fairlead.input.errors import CliError
 
 #: Jobs of the user that are looked through; of a larger gang only the first members are read.

@@ -24,7 +24,7 @@ import msgspec
 from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.decide.images.outlook import size_text
 from fairlead.input.errors import CliError, Code, fail
-from fairlead.runtime.fetch import Redirects, TooMuch, Web, WebAccess
+from fairlead.runtime.outside.fetch import Redirects, TooMuch, Web, WebAccess
 
 _INDEXES = (
     "application/vnd.oci.image.index.v1+json",

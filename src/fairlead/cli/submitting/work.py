@@ -27,7 +27,7 @@ from fairlead.cli.cluster.lookup import missing_job
 from fairlead.cli.connection.common import Common, now
 from fairlead.cli.connection.identity import local_user
 from fairlead.cli.connection.transport import Api
-from fairlead.cli.job_request.flags import Flag, FlagValues
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValues
 from fairlead.cli.job_request.jobspec import (
     Origin,
     Program,

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fairlead.api.cluster.node_report import SettingState
 from fairlead.cli.formats.table import Align, Column, Row
-from fairlead.node.report import Report
+from fairlead.node.reports.report import Report
 from fairlead.node.tuning import TuningFinding, TuningOutcome
 
 FAULT_COLUMNS = (

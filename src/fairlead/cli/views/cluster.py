@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from fairlead.api.jobs.job import JobState
-from fairlead.app.messages import ClusterStatus
+from fairlead.app.configuration.settings import OPEN_ADDRESS, Settings
+from fairlead.app.queries.messages import ClusterStatus
 from fairlead.app.run_file import KUBECONFIG_FILE, LOG_FILE, RunningCluster
-from fairlead.app.settings import OPEN_ADDRESS, Settings
 from fairlead.cli.formats.table import Align, Column, render_table
 from fairlead.cli.formats.text import bytes_text
 from fairlead.decide.words import duration, plural

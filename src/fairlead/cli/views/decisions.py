@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fairlead.api.values.times import format_time
-from fairlead.app.decision_file import RecordedDecision, Write
-from fairlead.app.messages import DecisionLine
+from fairlead.app.queries.decision_file import RecordedDecision, Write
+from fairlead.app.queries.messages import DecisionLine
 from fairlead.cli.formats.table import Align, Column, Row, render_table
 from fairlead.decide.words import fold_names, plural
 from fairlead.terminal import printable

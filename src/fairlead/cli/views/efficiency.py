@@ -11,7 +11,7 @@ from fairlead.api.values import quantity
 from fairlead.cli.formats.text import bytes_text
 from fairlead.cli.views.words import amount_text
 from fairlead.decide.attempts.usage import JobAccount
-from fairlead.decide.efficiency import Efficiency
+from fairlead.decide.use.efficiency import Efficiency
 from fairlead.decide.words import duration, plural
 
 UNKNOWN = "unknown"

@@ -18,7 +18,7 @@ from fairlead.api.cluster.node_pool import (
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.values.times import format_time, parse_time
-from fairlead.app.messages import FleetLine
+from fairlead.app.queries.messages import FleetLine
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.devices import shape_words
 from fairlead.decide.words import duration, plural

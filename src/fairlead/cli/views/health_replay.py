@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from itertools import groupby
 
 from fairlead.api.values.times import format_time
-from fairlead.app.health_replay import PolicyComparison
+from fairlead.app.queries.health_replay import PolicyComparison
 from fairlead.cli.formats.table import Align, Column, Row
-from fairlead.decide.health.replay import CORDON, HealthStep, HealthTally
+from fairlead.decide.health.remembered.replay import CORDON, HealthStep, HealthTally
 
 NODE_COLUMNS = (Column("NODE"), Column("BEFORE"), Column("AFTER", may_cut=True))
 SUM_COLUMNS = (Column("SUM"), Column("BEFORE", Align.RIGHT), Column("AFTER", Align.RIGHT))

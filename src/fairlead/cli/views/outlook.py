@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fairlead.api.jobs.job import Job
-from fairlead.app.messages import Fitted
+from fairlead.app.queries.messages import Fitted
 from fairlead.cli.views.words import message_of
 from fairlead.decide.answers.explanation import Forecast, PreemptionAhead
 from fairlead.decide.reasons import Reason

@@ -12,8 +12,8 @@ from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.values import quantity
 from fairlead.api.values.indices import parse_indices
 from fairlead.cli.views.defaults import defaults_words
-from fairlead.decide import overasked
-from fairlead.decide.overasked import OverAsk
+from fairlead.decide.use import overasked
+from fairlead.decide.use.overasked import OverAsk
 from fairlead.decide.words import duration, plural
 
 LABEL_WIDTH = 9

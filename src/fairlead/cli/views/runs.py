@@ -20,7 +20,7 @@ from fairlead.api.jobs.run_facts import (
     tags_of,
 )
 from fairlead.api.values.times import parse_time
-from fairlead.app.messages import RunLine
+from fairlead.app.queries.messages import RunLine
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.formats.text import natural
 from fairlead.decide.attempts.run_facts import run_summary

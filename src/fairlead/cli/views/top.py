@@ -12,7 +12,7 @@ from fairlead.api.values import quantity
 from fairlead.cli.formats.csv_table import as_csv
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.words import amount_text
-from fairlead.decide.present_use import PresentUse
+from fairlead.decide.use.present_use import PresentUse
 from fairlead.decide.words import duration
 
 UNKNOWN = "unknown"

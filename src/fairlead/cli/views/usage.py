@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from fairlead.app.messages import HistoryLine
+from fairlead.app.queries.messages import HistoryLine
 from fairlead.cli.formats.csv_table import as_csv
 from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.decide.attempts.usage import Usage

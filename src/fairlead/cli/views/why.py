@@ -19,7 +19,7 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import RUNNING
 from fairlead.api.values.times import parse_time
 from fairlead.cli.formats.text import natural
-from fairlead.cli.job_request.flags import Flag
+from fairlead.cli.job_request.flag_groups.flags import Flag
 from fairlead.cli.views.defaults import defaults_words
 from fairlead.cli.views.fleet import Buying
 from fairlead.cli.views.jobs import (

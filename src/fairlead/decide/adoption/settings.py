@@ -1,4 +1,4 @@
-"""Settings of gangs of other tools: their file is that of `app/controller_settings.py`."""
+"""Settings of gangs of other tools: `app/configuration` reads their file."""
 
 from __future__ import annotations
 

@@ -41,8 +41,8 @@ from fairlead.decide.answers.suggestions import suggestions
 from fairlead.decide.answers.supposed import supposed
 from fairlead.decide.attempts.backoff import borrower_backoff
 from fairlead.decide.attempts.status import back_off_verdict, preempted_verdict, refusal_verdict
-from fairlead.decide.jobs.dependencies import find_cycle
-from fairlead.decide.jobs.gate import (
+from fairlead.decide.jobs.admitting.dependencies import find_cycle
+from fairlead.decide.jobs.admitting.gate import (
     CancelJob,
     Refuse,
     admitted_verdict,

@@ -1,8 +1,8 @@
 """What programs report of their runs, as it reaches the status of their jobs.
 
-The lines of `fairlead.run` are in the file of progress (`decide/jobs/progress.py`): the embedded
-node follows it and writes a summary into an annotation of the pod, a kubelet copies its last 4 KiB
-into the pod's status when the container ends.
+The lines of `fairlead.run` are in the file of progress (`decide/jobs/following/progress.py`): the
+embedded node follows it and writes a summary into an annotation of the pod, a kubelet copies its
+last 4 KiB into the pod's status when the container ends.
 """
 
 from __future__ import annotations

@@ -35,8 +35,9 @@ from fairlead.decide.fleet.actions import (
     Unmark,
     WritePool,
 )
-from fairlead.decide.fleet.announced import announcements, begun_early
 from fairlead.decide.fleet.budgets import sizes_of
+from fairlead.decide.fleet.buying.demand import Demand
+from fairlead.decide.fleet.buying.purchases import plan_purchases
 from fairlead.decide.fleet.census import PoolCensus, is_used_again, take_census
 from fairlead.decide.fleet.decisions import (
     admitted,
@@ -48,7 +49,9 @@ from fairlead.decide.fleet.decisions import (
     spares_changed,
     unmarked,
 )
-from fairlead.decide.fleet.deletion import (
+from fairlead.decide.fleet.external import census_of_nodes, with_balloons
+from fairlead.decide.fleet.leaving.announced import announcements, begun_early
+from fairlead.decide.fleet.leaving.deletion import (
     drained,
     ending,
     finalizer_of,
@@ -58,14 +61,11 @@ from fairlead.decide.fleet.deletion import (
     unmanaged,
     unmanaged_changed,
 )
-from fairlead.decide.fleet.demand import Demand
-from fairlead.decide.fleet.external import census_of_nodes, with_balloons
+from fairlead.decide.fleet.leaving.quiet import counts_time, quiet_of, stays_quiet
+from fairlead.decide.fleet.leaving.returns import NO_TAINTS, TAINTED_MAX, away, restarts
+from fairlead.decide.fleet.leaving.spares import SpareChanges, change_spares
+from fairlead.decide.fleet.leaving.surplus import removals_of
 from fairlead.decide.fleet.pool_status import PoolPlan, goes_on, removed, status_of, taken_over
-from fairlead.decide.fleet.purchases import plan_purchases
-from fairlead.decide.fleet.quiet import counts_time, quiet_of, stays_quiet
-from fairlead.decide.fleet.returns import NO_TAINTS, TAINTED_MAX, away, restarts
-from fairlead.decide.fleet.spares import SpareChanges, change_spares
-from fairlead.decide.fleet.surplus import removals_of
 from fairlead.decide.fleet.view import FleetMemory, FleetPolicy, FleetView, PoolView, about
 from fairlead.decide.removal.books import (
     CreateFleet,

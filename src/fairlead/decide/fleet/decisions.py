@@ -20,7 +20,7 @@ from fairlead.api.cluster.node_pool import (
     UnavailableDomain,
 )
 from fairlead.decide.fleet.actions import Announce
-from fairlead.decide.fleet.spares import SpareChanges
+from fairlead.decide.fleet.leaving.spares import SpareChanges
 from fairlead.decide.removal.removals import RemovalOutcome, Ruling, rule_words
 from fairlead.decide.words import plural
 from fairlead.model.pools.pool_nodes import PoolNode

@@ -22,6 +22,7 @@ from fairlead.api.cluster.node_pool import (
 )
 from fairlead.api.meta import Condition, set_condition
 from fairlead.api.values.times import format_time, parse_time
+from fairlead.decide.fleet.buying.demand import Unbought
 from fairlead.decide.fleet.census import PoolCensus, has_joined, is_gone
 from fairlead.decide.fleet.decisions import (
     Facts,
@@ -32,8 +33,7 @@ from fairlead.decide.fleet.decisions import (
     removal_decision,
     with_decisions,
 )
-from fairlead.decide.fleet.deletion import deletion_words
-from fairlead.decide.fleet.demand import Unbought
+from fairlead.decide.fleet.leaving.deletion import deletion_words
 from fairlead.decide.fleet.view import FleetView
 from fairlead.decide.removal.bought import with_bought, with_lost
 from fairlead.decide.removal.removals import RemovalOutcome, Ruling, rule_words

@@ -1,4 +1,4 @@
-"""Settings of balloons: their file is that of `app/controller_settings.py`."""
+"""Settings of balloons: their file is that of `app/configuration/controller_settings.py`."""
 
 from __future__ import annotations
 

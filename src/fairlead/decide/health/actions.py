@@ -8,8 +8,8 @@ from typing import TypeAlias
 from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.cluster.node_report import NodeReport
 from fairlead.api.kubernetes.core import Node, Pod
-from fairlead.decide.health.gate import LiftTaint
-from fairlead.decide.health.testing import TestAction
+from fairlead.decide.health.proving.gate import LiftTaint
+from fairlead.decide.health.proving.testing import TestAction
 from fairlead.decide.removal.books import CreateFleet, WriteFleet
 from fairlead.model.health.node_record import NodeRecord
 

@@ -41,16 +41,16 @@ from fairlead.decide.health.decisions import (
     sight_changed,
     taken,
 )
-from fairlead.decide.health.fault_records import FaultRecords
-from fairlead.decide.health.gate import Bench, steps_of_tests
-from fairlead.decide.health.idle_tests import idle_tests, overdue, room, said_overdue
-from fairlead.decide.health.machine_memory import remembered, with_tries
 from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
-from fairlead.decide.health.pair_plan import PairPlan
-from fairlead.decide.health.pair_step import blamed, said_links
 from fairlead.decide.health.policy import HealthPolicy
+from fairlead.decide.health.proving.gate import Bench, steps_of_tests
+from fairlead.decide.health.proving.idle_tests import idle_tests, overdue, room, said_overdue
+from fairlead.decide.health.proving.pair_plan import PairPlan
+from fairlead.decide.health.proving.pair_step import blamed, said_links
+from fairlead.decide.health.proving.testing import CreateTest
+from fairlead.decide.health.remembered.fault_records import FaultRecords
+from fairlead.decide.health.remembered.machine_memory import remembered, with_tries
 from fairlead.decide.health.seen_nodes import SeenNodes, charge_of
-from fairlead.decide.health.testing import CreateTest
 from fairlead.decide.removal.books import (
     CreateFleet,
     LedgerClock,

@@ -27,7 +27,7 @@ from fairlead.api.names import REPAIRED
 from fairlead.api.values.times import parse_time
 from fairlead.decide.health.changes import CHANGED
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.health.testing import fault_of
+from fairlead.decide.health.proving.testing import fault_of
 
 
 class Urgency(Enum):

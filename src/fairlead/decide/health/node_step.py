@@ -22,10 +22,10 @@ from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.health.changes import change_of
-from fairlead.decide.health.machine_memory import RememberedTries
 from fairlead.decide.health.need import Need, instant_of, is_proven, open_faults
 from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
-from fairlead.decide.health.testing import has_passed, is_gated, outdated
+from fairlead.decide.health.proving.testing import has_passed, is_gated, outdated
+from fairlead.decide.health.remembered.machine_memory import RememberedTries
 from fairlead.model.health.node_record import (
     REASON_MAX,
     TRIES_MAX,

@@ -1,4 +1,4 @@
-"""Settings of the health of nodes: their file is that of `app/controller_settings.py`."""
+"""Settings of the health of nodes: `app/configuration` reads their file."""
 
 from __future__ import annotations
 

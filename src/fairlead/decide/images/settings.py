@@ -1,4 +1,4 @@
-"""Settings of the images controller: their file is that of `app/controller_settings.py`."""
+"""Settings of the images controller: `app/configuration` reads their file."""
 
 from __future__ import annotations
 

@@ -17,14 +17,15 @@ from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.record import End, template_digest
 from fairlead.decide.attempts.seats import Seat, covers, seats
 from fairlead.decide.attempts.status import StatusDraft
-from fairlead.decide.jobs import members, native, preempted
+from fairlead.decide.jobs import preempted
 from fairlead.decide.jobs.actions import Action
 from fairlead.decide.jobs.closing import closing, closing_nodes
-from fairlead.decide.jobs.failure_cause import Settling
-from fairlead.decide.jobs.member_failure import Failure, is_evicted
-from fairlead.decide.jobs.pods import MemberPhase
+from fairlead.decide.jobs.following.failure_cause import Settling
+from fairlead.decide.jobs.following.member_failure import Failure, is_evicted
+from fairlead.decide.jobs.following.pods import MemberPhase
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.jobs.refused import delay_seconds
+from fairlead.decide.jobs.rendering import members, native
 from fairlead.decide.jobs.restart import (
     Fail,
     backoff_seconds,

@@ -11,8 +11,8 @@ from fairlead.decide.jobs.actions import (
     DeleteShared,
     SharedPart,
 )
-from fairlead.decide.jobs.mpi import key_name, needs_key
-from fairlead.decide.jobs.pods import MemberPod
+from fairlead.decide.jobs.following.pods import MemberPod
+from fairlead.decide.jobs.rendering.mpi import key_name, needs_key
 from fairlead.decide.jobs.view import JobView
 
 

@@ -17,7 +17,7 @@ from math import inf
 
 from fairlead.api.jobs.placement import nodes_of
 from fairlead.api.values.times import format_time, parse_time
-from fairlead.decide.jobs.progress import fold_progress
+from fairlead.decide.jobs.following.progress import fold_progress
 from fairlead.decide.jobs.view import JobView
 from fairlead.model.holdings.completion import ends_at
 

@@ -33,12 +33,14 @@ from fairlead.decide.attempts.run_facts import fold_run
 from fairlead.decide.attempts.seats import covers
 from fairlead.decide.attempts.status import StatusDraft, back_off_verdict, backing_off
 from fairlead.decide.job_actions import DeleteJob, RemoveFinalizer
-from fairlead.decide.jobs import failure_cause, open_attempt, preempted
+from fairlead.decide.jobs import open_attempt, preempted
 from fairlead.decide.jobs.actions import Action, AddFinalizer
+from fairlead.decide.jobs.admitting.gate import HELD, CancelJob, MayQueue, Refuse, changes_at, gate
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects, force_at
-from fairlead.decide.jobs.gate import HELD, CancelJob, MayQueue, Refuse, changes_at, gate
-from fairlead.decide.jobs.pods import MemberPod
-from fairlead.decide.jobs.progress import fold_progress
+from fairlead.decide.jobs.following import failure_cause
+from fairlead.decide.jobs.following.pods import MemberPod
+from fairlead.decide.jobs.following.progress import fold_progress
+from fairlead.decide.jobs.following.stragglers import note_stragglers
 from fairlead.decide.jobs.refused import wait_refused
 from fairlead.decide.jobs.restart import (
     Fail,
@@ -48,7 +50,6 @@ from fairlead.decide.jobs.restart import (
     cancel_message,
     next_step,
 )
-from fairlead.decide.jobs.stragglers import note_stragglers
 from fairlead.decide.jobs.view import ElementState, JobView
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.decide.verdict import NOTHING, Decision, Verdict, earliest

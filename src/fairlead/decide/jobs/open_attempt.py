@@ -20,14 +20,7 @@ from fairlead.decide.attempts.notes import EventReason, PendingEvent
 from fairlead.decide.attempts.record import is_in_test, with_attempt
 from fairlead.decide.attempts.run_facts import fold_run
 from fairlead.decide.attempts.status import StatusDraft
-from fairlead.decide.jobs import (
-    failure_cause,
-    members,
-    native,
-    preempted,
-    preflight,
-    stragglers,
-)
+from fairlead.decide.jobs import preempted
 from fairlead.decide.jobs.actions import (
     Action,
     CreatePod,
@@ -44,11 +37,13 @@ from fairlead.decide.jobs.attempt_end import (
 )
 from fairlead.decide.jobs.cleanup import delete_pods, delete_stale_objects
 from fairlead.decide.jobs.closing import closing
-from fairlead.decide.jobs.failure_cause import Settling, failures
-from fairlead.decide.jobs.member_failure import Failure, start_patience_ends_at
-from fairlead.decide.jobs.pods import MemberPhase
+from fairlead.decide.jobs.following import failure_cause, stragglers
+from fairlead.decide.jobs.following.failure_cause import Settling, failures
+from fairlead.decide.jobs.following.member_failure import Failure, start_patience_ends_at
+from fairlead.decide.jobs.following.pods import MemberPhase
+from fairlead.decide.jobs.following.progress import fold_progress
 from fairlead.decide.jobs.policy import PeerNaming
-from fairlead.decide.jobs.progress import fold_progress
+from fairlead.decide.jobs.rendering import members, native, preflight
 from fairlead.decide.jobs.restart import backoff_seconds, infrastructure_limit, is_cancelled
 from fairlead.decide.jobs.view import ElementState, JobView
 from fairlead.decide.verdict import Decision, earliest

@@ -12,7 +12,7 @@ from __future__ import annotations
 from fairlead.api.jobs.job import JobState, Progress
 from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.status import StatusDraft, preempted_verdict
-from fairlead.decide.jobs.progress import fold_progress
+from fairlead.decide.jobs.following.progress import fold_progress
 from fairlead.decide.jobs.view import JobView
 from fairlead.decide.reasons import Reason
 

@@ -13,10 +13,10 @@ from fairlead.api.jobs.job import JobState, JobStatus, MemberCounts
 from fairlead.api.values.times import format_micro_time, parse_time
 from fairlead.decide.attempts.backoff import last_attempts
 from fairlead.decide.attempts.status import StatusDraft, refusal_verdict
-from fairlead.decide.jobs import members
 from fairlead.decide.jobs.actions import Action, ProbePods
 from fairlead.decide.jobs.cleanup import delete_stale_objects
 from fairlead.decide.jobs.policy import JobsPolicy
+from fairlead.decide.jobs.rendering import members
 from fairlead.decide.jobs.view import JobView
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Decision

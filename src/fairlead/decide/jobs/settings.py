@@ -1,4 +1,4 @@
-"""Settings of the life of a job: their file is that of `app/controller_settings.py`."""
+"""Settings of the life of a job: `app/configuration` reads their file."""
 
 from __future__ import annotations
 

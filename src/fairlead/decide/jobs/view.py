@@ -14,8 +14,8 @@ from fairlead.api.pods.served_resources import ResourceNames
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.attempts.record import member_counts
 from fairlead.decide.attempts.status import StatusDraft
-from fairlead.decide.jobs.own_work import WorkTimes
-from fairlead.decide.jobs.pods import AttemptPods, JobPods, MemberPhase, MemberPod
+from fairlead.decide.jobs.following.own_work import WorkTimes
+from fairlead.decide.jobs.following.pods import AttemptPods, JobPods, MemberPhase, MemberPod
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.reasons import Reason

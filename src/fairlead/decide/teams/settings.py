@@ -1,4 +1,4 @@
-"""Settings of the shares of teams: their file is that of `app/controller_settings.py`."""
+"""Settings of the shares of teams: `app/configuration` reads their file."""
 
 from __future__ import annotations
 

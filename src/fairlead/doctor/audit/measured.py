@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fairlead.doctor.audit.request import resource_name
-from fairlead.runtime.metrics_page import Labels, parse_page
+from fairlead.runtime.exported.metrics_page import Labels, parse_page
 
 _SIZES = "apiserver_response_sizes"
 _SUM, _COUNT = f"{_SIZES}_sum", f"{_SIZES}_count"

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from fairlead.doctor.audit.files import LineBatch, Piece, batches, is_compressed, pieces_of
 from fairlead.doctor.audit.lines import LineReader
 from fairlead.doctor.audit.tally import Tally
-from fairlead.runtime.worker_process import end_with_parent
+from fairlead.runtime.outside.worker_process import end_with_parent
 
 COMPILED_BYTES_MIN = 1 << 30
 _SCAN = "fairlead.doctor.audit.scan"

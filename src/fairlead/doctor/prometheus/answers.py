@@ -23,7 +23,7 @@ from fairlead.doctor.facts import ClusterFacts, NotSeen
 from fairlead.doctor.metrics import Family, Scrapes
 from fairlead.doctor.prometheus.api import BadPrometheusAnswer
 from fairlead.doctor.query import PromQuery
-from fairlead.runtime.metrics_page import Labels
+from fairlead.runtime.exported.metrics_page import Labels
 from fairlead.terminal import printable
 
 SAMPLES_MAX = 50_000

@@ -7,7 +7,7 @@ import urllib.error
 from collections.abc import Callable
 from typing import Any
 
-from fairlead.runtime.fetch import ANSWER_SECONDS_MAX, Web, said
+from fairlead.runtime.outside.fetch import ANSWER_SECONDS_MAX, Web, said
 
 REQUESTS_MAX = 100
 ANSWER_BYTES_MAX = 32 << 20

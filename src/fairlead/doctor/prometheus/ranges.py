@@ -12,7 +12,7 @@ import msgspec
 
 from fairlead.doctor.monitoring.boards import SPAN, Board
 from fairlead.doctor.prometheus.api import BadPrometheusAnswer, PrometheusApi, server_get
-from fairlead.runtime.fetch import TooMuch, Web
+from fairlead.runtime.outside.fetch import TooMuch, Web
 from fairlead.terminal import printable
 
 REQUESTS_MAX = 300

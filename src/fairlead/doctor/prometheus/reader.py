@@ -11,7 +11,7 @@ from fairlead.doctor.prometheus.api import BadPrometheusAnswer, PrometheusApi
 from fairlead.doctor.prometheus.drops import TsdbSeries
 from fairlead.doctor.prometheus.scrape_jobs import ScrapeJob, parse_scrape_jobs
 from fairlead.input.plain import json_document, yaml_documents
-from fairlead.runtime.metrics_page import parse_page
+from fairlead.runtime.exported.metrics_page import parse_page
 
 METRICS_MAX = 10_000
 #: Metrics whose jobs are asked for, in so many requests.

@@ -25,7 +25,7 @@ from fairlead.doctor.etcd_state import (
 from fairlead.doctor.facts import Source
 from fairlead.doctor.metrics import ALARM
 from fairlead.doctor.readers.pages import MetricsPage, PageTarget
-from fairlead.runtime.fetch import Web, said
+from fairlead.runtime.outside.fetch import Web, said
 
 T = TypeVar("T")
 MEMBERS_MAX = 9

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from fairlead.api.status import ApiError
 from fairlead.doctor.metrics import ALARM, Scrapes, pair
 from fairlead.doctor.sources import METRIC_SOURCES, Source
-from fairlead.runtime.fetch import Web
-from fairlead.runtime.metrics_page import BadPage, Labels, parse_page
+from fairlead.runtime.exported.metrics_page import BadPage, Labels, parse_page
+from fairlead.runtime.outside.fetch import Web
 
 Samples = dict[str, dict[Labels, float]]
 

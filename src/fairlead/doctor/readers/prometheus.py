@@ -31,7 +31,7 @@ from fairlead.doctor.prometheus.reader import PrometheusReader
 from fairlead.doctor.query import JOBS, selected
 from fairlead.doctor.registry import gauges_of_functions
 from fairlead.doctor.sources import METRIC_SOURCES
-from fairlead.runtime.fetch import TooMuch, Web
+from fairlead.runtime.outside.fetch import TooMuch, Web
 from fairlead.terminal import printable
 
 SECONDS_MAX, QUERY_SECONDS_MAX = 60.0, 15.0

@@ -6,10 +6,10 @@ from typing import Any
 
 from aiohttp import web
 
+from fairlead.embedded.http.answering.negotiate import DISCOVERY_FORMS, PLAIN, negotiate
+from fairlead.embedded.http.answering.respond import json_answer, value_answer
 from fairlead.embedded.http.discovery import Discovery, DiscoveryDocument, version_info
-from fairlead.embedded.http.negotiate import DISCOVERY_FORMS, PLAIN, negotiate
 from fairlead.embedded.http.request import PathNotFound
-from fairlead.embedded.http.respond import json_answer, value_answer
 from fairlead.embedded.openapi import openapi_v2, openapi_v3_group, openapi_v3_index
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo

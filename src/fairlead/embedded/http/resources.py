@@ -21,9 +21,7 @@ from fairlead.api.status import (
     NotFound,
     StatusDetails,
 )
-from fairlead.embedded.http.metrics import GROUP as METRICS_GROUP
-from fairlead.embedded.http.metrics import MetricsSource, answer_metrics
-from fairlead.embedded.http.negotiate import (
+from fairlead.embedded.http.answering.negotiate import (
     LIST_FORMS,
     OBJECT_FORMS,
     PLAIN,
@@ -32,16 +30,25 @@ from fairlead.embedded.http.negotiate import (
     Form,
     negotiate,
 )
-from fairlead.embedded.http.only_created import REVIEWS_BY_PATH, UNSERVED_BY_PATH, Review
-from fairlead.embedded.http.podlogs import PodLogs
-from fairlead.embedded.http.query_options import delete_options, list_options, write_options
-from fairlead.embedded.http.render import (
+from fairlead.embedded.http.answering.render import (
     IncludeObject,
     collection,
     list_pieces,
     rendering,
     whole,
 )
+from fairlead.embedded.http.answering.respond import (
+    begin_json,
+    json_answer,
+    success_answer,
+    value_answer,
+    write_pieces,
+)
+from fairlead.embedded.http.answering.watching import Watching, WatchQuery
+from fairlead.embedded.http.metrics import GROUP as METRICS_GROUP
+from fairlead.embedded.http.metrics import MetricsSource, answer_metrics
+from fairlead.embedded.http.only_created import REVIEWS_BY_PATH, UNSERVED_BY_PATH, Review
+from fairlead.embedded.http.query_options import delete_options, list_options, write_options
 from fairlead.embedded.http.request import (
     JSON_TYPE,
     BodyLimits,
@@ -58,15 +65,8 @@ from fairlead.embedded.http.request import (
     read_body,
     unsupported,
 )
-from fairlead.embedded.http.respond import (
-    begin_json,
-    json_answer,
-    success_answer,
-    value_answer,
-    write_pieces,
-)
-from fairlead.embedded.http.stream_answers import PodStreams
-from fairlead.embedded.http.watching import Watching, WatchQuery
+from fairlead.embedded.http.streams.podlogs import PodLogs
+from fairlead.embedded.http.streams.stream_answers import PodStreams
 from fairlead.embedded.patch import apply_json_patch, apply_merge_patch
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.resource_info import ResourceInfo

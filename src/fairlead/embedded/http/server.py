@@ -35,13 +35,12 @@ from fairlead.api.status import (
     TooManyRequests,
     Unauthorized,
 )
-from fairlead.embedded.http.broadcast import Broadcaster, WatchLimits
+from fairlead.embedded.http.answering.broadcast import Broadcaster, WatchLimits
+from fairlead.embedded.http.answering.respond import error_answer, text_answer
+from fairlead.embedded.http.answering.watching import Watching
 from fairlead.embedded.http.documents import Documents
-from fairlead.embedded.http.logs import LogSource
 from fairlead.embedded.http.metrics import INFOS as METRICS
 from fairlead.embedded.http.metrics import MetricsSource
-from fairlead.embedded.http.pod_streams import StreamSource
-from fairlead.embedded.http.podlogs import PodLogs
 from fairlead.embedded.http.request import (
     BodyLimits,
     PathNotFound,
@@ -51,14 +50,15 @@ from fairlead.embedded.http.request import (
     split_path,
 )
 from fairlead.embedded.http.resources import STREAMS, Resources
-from fairlead.embedded.http.respond import error_answer, text_answer
-from fairlead.embedded.http.stream_answers import PodStreams
-from fairlead.embedded.http.watching import Watching
+from fairlead.embedded.http.streams.logs import LogSource
+from fairlead.embedded.http.streams.pod_streams import StreamSource
+from fairlead.embedded.http.streams.podlogs import PodLogs
+from fairlead.embedded.http.streams.stream_answers import PodStreams
 from fairlead.embedded.http.webhook_caller import calling_webhooks
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.runtime.clock import Clock, SystemClock
-from fairlead.runtime.connections import ConnectionLimits, Connections
 from fairlead.runtime.logs import SILENT, Logger
+from fairlead.runtime.outside.connections import ConnectionLimits, Connections
 
 #: Answers one request; raises ApiError for what goes wrong.
 Handler: TypeAlias = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]

@@ -19,7 +19,7 @@ from fairlead.embedded.local.containers import Unsupported
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
-from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.watching.mirror import Change, Mirror
 
 
 class ConfigData:

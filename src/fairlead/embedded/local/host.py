@@ -20,9 +20,9 @@ from fairlead.embedded.local.logfiles import LogLimits
 from fairlead.embedded.local.machine import Machine
 from fairlead.embedded.local.memory import MemoryGroups
 from fairlead.embedded.local.poddir import PodDir, PodRecordFile
-from fairlead.embedded.local.shim_server import ShimServer
-from fairlead.embedded.virtual.resizing import NodeResizes, PodAmounts, amounts_of
-from fairlead.embedded.virtual.status import NodeClaims, PodNow, pod_patch, pod_requests
+from fairlead.embedded.local.processes.shim_server import ShimServer
+from fairlead.embedded.virtual.stages.resizing import NodeResizes, PodAmounts, amounts_of
+from fairlead.embedded.virtual.stages.status import NodeClaims, PodNow, pod_patch, pod_requests
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock

@@ -31,13 +31,13 @@ from fairlead.embedded.local.machine import Gpu, Machine, nvml_gpus, read_machin
 from fairlead.embedded.local.memory import MemoryGroups, above_limit
 from fairlead.embedded.local.pod import LocalPod
 from fairlead.embedded.local.poddir import PodDir, made, remove_tree
-from fairlead.embedded.local.process import Run
+from fairlead.embedded.local.processes.process import Run
 from fairlead.embedded.local.use import MachineLooks, keep_looking, measure_of
-from fairlead.embedded.virtual.status import Readiness, node_conditions
+from fairlead.embedded.virtual.stages.status import Readiness, node_conditions
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
+from fairlead.runtime.watching.mirror import Change, Mirror, MirrorOptions
 
 LOCAL = "local"
 DATA_CONDITION = "DataDirectoryHealthy"

@@ -16,7 +16,7 @@ import msgspec
 from fairlead.api import names
 from fairlead.api.kubernetes.core import GRACE_SECONDS_DEFAULT, GRACE_SECONDS_MAX, Pod
 from fairlead.api.values.times import parse_time
-from fairlead.decide.jobs.progress import read_progress
+from fairlead.decide.jobs.following.progress import read_progress
 from fairlead.embedded.local.containers import (
     HOST_IP,
     ConfigMissing,
@@ -25,7 +25,9 @@ from fairlead.embedded.local.containers import (
     Unsupported,
     launch_of,
 )
-from fairlead.embedded.local.endings import (
+from fairlead.embedded.local.host import PodHost
+from fairlead.embedded.local.poddir import PodDir, PodRecordFile
+from fairlead.embedded.local.processes.endings import (
     EXIT_CODE_UNKNOWN,
     START_ERROR,
     Stopper,
@@ -33,14 +35,12 @@ from fairlead.embedded.local.endings import (
     recorded_end,
     restarts,
 )
-from fairlead.embedded.local.host import PodHost
-from fairlead.embedded.local.poddir import PodDir, PodRecordFile
-from fairlead.embedded.local.process import Run
+from fairlead.embedded.local.processes.process import Run
 from fairlead.embedded.local.progress import MemberReports
 from fairlead.embedded.local.resizer import PodResizer
 from fairlead.embedded.local.track import ContainerTrack, final_phase, has_failed, tracks_of
 from fairlead.embedded.local.use import PodLooks
-from fairlead.embedded.virtual.status import (
+from fairlead.embedded.virtual.stages.status import (
     PodNow,
     PodPhase,
     Running,

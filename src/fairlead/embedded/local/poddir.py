@@ -4,7 +4,7 @@
         pod.json                      who it is, its address, its GPUs
         volumes/<volume>/
         work/<container>/             the working directory unless the spec names one
-        containers/<container>/<n>/   start number n: see fairlead/embedded/local/shim.py
+        containers/<container>/<n>/   start number n: see fairlead/embedded/local/processes/shim.py
         containers/<container>/termination-log
 
 Files are written whole (to a temporary name, then renamed): a reader finds all or nothing. They
@@ -24,7 +24,7 @@ from typing import TypeVar
 import msgspec
 
 from fairlead.api.kubernetes.core import Pod, Volume
-from fairlead.decide.jobs.progress import progress_file
+from fairlead.decide.jobs.following.progress import progress_file
 from fairlead.embedded.local.config import ConfigData
 from fairlead.embedded.local.containers import (
     ConfigMissing,

@@ -21,8 +21,8 @@ from fairlead.api import names
 from fairlead.api.jobs.job import Progress
 from fairlead.api.values.times import format_time
 from fairlead.decide.attempts.run_facts import encode_run
-from fairlead.decide.jobs.own_work import OwnWork, encode_work, work_of
-from fairlead.decide.jobs.progress import after_ignored, after_line, decode_line, is_fact
+from fairlead.decide.jobs.following.own_work import OwnWork, encode_work, work_of
+from fairlead.decide.jobs.following.progress import after_ignored, after_line, decode_line, is_fact
 from fairlead.run import RunFold
 
 READ_BYTES_MAX = 128 * 1024

@@ -16,9 +16,9 @@ from fairlead.api.kubernetes.core import Pod
 from fairlead.embedded.local.containers import ContainerLaunch, memory_limit
 from fairlead.embedded.local.host import PodHost
 from fairlead.embedded.local.memory import above_limit
-from fairlead.embedded.local.process import Run
+from fairlead.embedded.local.processes.process import Run
 from fairlead.embedded.local.track import ContainerTrack
-from fairlead.embedded.virtual.resizing import PodAmounts, ResizeReason
+from fairlead.embedded.virtual.stages.resizing import PodAmounts, ResizeReason
 
 
 class PodResizer:

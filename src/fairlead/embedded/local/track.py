@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fairlead.api.kubernetes.core import Container
-from fairlead.embedded.local.process import Run
-from fairlead.embedded.virtual.status import (
+from fairlead.embedded.local.processes.process import Run
+from fairlead.embedded.virtual.stages.status import (
     ContainerNow,
     ContainerStateNow,
     PodPhase,

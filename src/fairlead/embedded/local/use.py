@@ -21,11 +21,11 @@ from typing import Protocol
 import msgspec
 
 from fairlead.api.jobs.use import MemberUse, encode_use
-from fairlead.decide.use_meter import NOTHING, UseMeter, UseReading
+from fairlead.decide.use.use_meter import NOTHING, UseMeter, UseReading
 from fairlead.embedded.http.metrics import Measure
 from fairlead.embedded.local.memory import TICKS_PER_SECOND, ProcessTreeUse, measure
 from fairlead.embedded.local.poddir import read_struct, write_file
-from fairlead.embedded.local.process import ExitUse, Run
+from fairlead.embedded.local.processes.process import ExitUse, Run
 
 _USE_SHARE = 200
 #: Between two writes of a pod's file.

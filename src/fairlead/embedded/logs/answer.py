@@ -8,7 +8,7 @@ import msgspec
 from aiohttp import web
 
 from fairlead.api.status import BadRequest
-from fairlead.embedded.http.podlogs import stream_text
+from fairlead.embedded.http.streams.podlogs import stream_text
 from fairlead.embedded.logs.archive import LogArchive, parse_query
 
 

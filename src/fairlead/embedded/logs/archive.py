@@ -24,14 +24,14 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.simulated import is_simulated
 from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import ApiError, BadRequest, NotFound
-from fairlead.embedded.http.logs import LINES_MAX, LogOptions
+from fairlead.embedded.http.streams.logs import LINES_MAX, LogOptions
 from fairlead.embedded.local import logfiles
 from fairlead.embedded.local.containers import Unsupported
 from fairlead.embedded.local.poddir import safe
 from fairlead.embedded.logs.tail import Tail
 from fairlead.runtime.client import Client
-from fairlead.runtime.history import ATTEMPT_MAX, NUMBER_DIGITS_MAX
-from fairlead.runtime.loglines import LineCutter
+from fairlead.runtime.kept.history import ATTEMPT_MAX, NUMBER_DIGITS_MAX
+from fairlead.runtime.kept.loglines import LineCutter
 
 VIRTUAL = "virtual"
 #: Between two looks at files that are followed, and at the job they belong to.

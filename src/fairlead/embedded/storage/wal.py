@@ -39,7 +39,7 @@ from fairlead.embedded.storage.frames import (
     encode_frame,
     read_frames,
 )
-from fairlead.runtime.processes import wait_for_end
+from fairlead.runtime.outside.processes import wait_for_end
 
 FORMAT = "fairlead store 1\n"
 _CHUNK_BYTES = 1 << 20

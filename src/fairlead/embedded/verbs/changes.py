@@ -10,8 +10,8 @@ import msgspec
 
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.verbs import errors
-from fairlead.embedded.verbs.kinds import strategy_of
-from fairlead.embedded.verbs.pod_resize import SUBRESOURCE
+from fairlead.embedded.verbs.strategies.kinds import strategy_of
+from fairlead.embedded.verbs.strategies.pod_resize import SUBRESOURCE
 
 Obj = dict[str, Any]
 

@@ -17,9 +17,9 @@ from fairlead.embedded.storage.records import Key, Record, record_typed
 from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.changes import is_free, put_or_drop
 from fairlead.embedded.verbs.context import Context
-from fairlead.embedded.verbs.kinds import strategy_of
 from fairlead.embedded.verbs.options import DeleteOptions, DeleteResult
-from fairlead.embedded.verbs.strategy import Strategy
+from fairlead.embedded.verbs.strategies.kinds import strategy_of
+from fairlead.embedded.verbs.strategies.strategy import Strategy
 from fairlead.runtime.client import Propagation
 
 ORPHAN = "orphan"

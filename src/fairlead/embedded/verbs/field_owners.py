@@ -18,8 +18,8 @@ from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.values import as_map
 from fairlead.embedded.verbs.changes import put_or_drop
 from fairlead.embedded.verbs.context import Context
-from fairlead.embedded.verbs.kinds import strategy_of
 from fairlead.embedded.verbs.options import WriteOptions
+from fairlead.embedded.verbs.strategies.kinds import strategy_of
 
 FIELD = "managedFields"
 TYPES_CACHED_MAX = 256

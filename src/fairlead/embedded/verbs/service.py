@@ -22,9 +22,7 @@ from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import builtin_schema
 from fairlead.embedded.storage.records import Key, Record, StoreEvent
 from fairlead.embedded.storage.store import Store
-from fairlead.embedded.verbs import applying, deletion, errors, lists, subresources, writes
-from fairlead.embedded.verbs.cluster_objects import Address, ClusterObjects
-from fairlead.embedded.verbs.collector import GarbageCollector
+from fairlead.embedded.verbs import applying, deletion, errors, subresources, writes
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.options import (
     DeleteOptions,
@@ -35,9 +33,12 @@ from fairlead.embedded.verbs.options import (
     WatchStart,
     WriteOptions,
 )
-from fairlead.embedded.verbs.quotas import QuotaCounter
-from fairlead.embedded.verbs.taint_eviction import TaintEviction
-from fairlead.embedded.verbs.watches import Watch, WatchHub
+from fairlead.embedded.verbs.reading import lists
+from fairlead.embedded.verbs.reading.watches import Watch, WatchHub
+from fairlead.embedded.verbs.strategies.quotas import QuotaCounter
+from fairlead.embedded.verbs.sweeps.cluster_objects import Address, ClusterObjects
+from fairlead.embedded.verbs.sweeps.collector import GarbageCollector
+from fairlead.embedded.verbs.sweeps.taint_eviction import TaintEviction
 from fairlead.embedded.webhooks.admitted import Admitted
 from fairlead.embedded.webhooks.match import AskedOperation, Operation
 from fairlead.embedded.webhooks.registry import Webhooks

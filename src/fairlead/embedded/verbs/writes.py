@@ -20,20 +20,13 @@ from fairlead.embedded import builtins
 from fairlead.embedded.apply import ManagedFieldsEntry
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.storage.records import Key, Known, Record, draft_of, record_typed
-from fairlead.embedded.verbs import (
-    changes,
-    errors,
-    field_owners,
-    pod_resize,
-    quotas,
-    structural,
-    validation,
-)
+from fairlead.embedded.verbs import changes, errors, field_owners
 from fairlead.embedded.verbs.context import Context
 from fairlead.embedded.verbs.errors import FieldProblem, Finding, ProblemType
-from fairlead.embedded.verbs.kinds import strategy_of
 from fairlead.embedded.verbs.options import WriteOptions
-from fairlead.embedded.verbs.pod_shapes import PodShape
+from fairlead.embedded.verbs.strategies import pod_resize, quotas, structural, validation
+from fairlead.embedded.verbs.strategies.kinds import strategy_of
+from fairlead.embedded.verbs.strategies.pod_shapes import PodShape
 
 GENERATED_NAME_BASE_MAX = 58
 GENERATED_NAMES_MAX = 8  # tries before AlreadyExists

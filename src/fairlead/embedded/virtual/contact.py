@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 
 from fairlead.decide.health.unreachable_nodes import Contact
-from fairlead.embedded.virtual.records import NodeFault, VirtualNodeRecord
+from fairlead.embedded.virtual.stages.records import NodeFault, VirtualNodeRecord
 
 
 class VirtualContact:

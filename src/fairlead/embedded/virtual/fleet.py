@@ -19,7 +19,7 @@ from fairlead.api.resources import JOBS, NODES, PODS
 from fairlead.api.status import AlreadyExists
 from fairlead.api.values import quantity
 from fairlead.embedded.virtual.profile import NodeShape
-from fairlead.embedded.virtual.status import Readiness, node_conditions
+from fairlead.embedded.virtual.stages.status import Readiness, node_conditions
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 

@@ -24,7 +24,7 @@ from fairlead.api.kubernetes.devices import ResourceSlice
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import DEVICE_CLASSES, RESOURCE_CLAIMS, RESOURCE_SLICES
 from fairlead.api.status import AlreadyExists, NotFound
-from fairlead.embedded.node_devices import claims_of, devices_of
+from fairlead.embedded.own_controllers.node_devices import claims_of, devices_of
 from fairlead.embedded.virtual.profile import NodeShape, device_class_bodies
 from fairlead.runtime.client import Client
 

@@ -8,8 +8,8 @@ from typing import Any
 from fairlead.api.meta import to_wire
 from fairlead.api.resources import NODES
 from fairlead.api.values import quantity
-from fairlead.embedded.virtual.records import VirtualNodeRecord
-from fairlead.embedded.virtual.status import node_conditions, taints_for
+from fairlead.embedded.virtual.stages.records import VirtualNodeRecord
+from fairlead.embedded.virtual.stages.status import node_conditions, taints_for
 from fairlead.runtime.client import Client
 
 

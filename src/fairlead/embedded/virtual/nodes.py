@@ -41,7 +41,7 @@ from fairlead.embedded.virtual.node_writes import write_node
 from fairlead.embedded.virtual.pods import PodLives
 from fairlead.embedded.virtual.profile import PodState, Profile
 from fairlead.embedded.virtual.pulls import ImagePulls
-from fairlead.embedded.virtual.records import (
+from fairlead.embedded.virtual.stages.records import (
     READINESS_OF_FAULT,
     NodeFault,
     NodeState,
@@ -52,14 +52,14 @@ from fairlead.embedded.virtual.records import (
     node_record,
     use_of,
 )
-from fairlead.embedded.virtual.status import Readiness, node_conditions
+from fairlead.embedded.virtual.stages.status import Readiness, node_conditions
 from fairlead.runtime.backoff import BackoffOptions, delay_seconds
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, Recorder
 from fairlead.runtime.logs import SILENT, Logger
-from fairlead.runtime.mirror import Change, Mirror, MirrorOptions
-from fairlead.runtime.reader import MirrorReader, follow
+from fairlead.runtime.watching.mirror import Change, Mirror, MirrorOptions
+from fairlead.runtime.watching.reader import MirrorReader, follow
 
 COMPONENT = "fairlead-virtual-nodes"
 #: Until a cluster notices that a machine has ended, as kube-controller-manager does.

@@ -21,12 +21,12 @@ from fairlead.api import names
 from fairlead.api.kubernetes.core import GRACE_SECONDS_DEFAULT, ConfigMap, Pod
 from fairlead.api.kubernetes.image_names import images_of
 from fairlead.api.values.times import parse_time
-from fairlead.embedded.virtual.config_waits import ConfigWaits
-from fairlead.embedded.virtual.gates import GangGates
 from fairlead.embedded.virtual.hardware import Hardware
 from fairlead.embedded.virtual.profile import PodState, Profile
 from fairlead.embedded.virtual.pulls import ImagePulls
-from fairlead.embedded.virtual.records import (
+from fairlead.embedded.virtual.stages.config_waits import ConfigWaits
+from fairlead.embedded.virtual.stages.gates import GangGates
+from fairlead.embedded.virtual.stages.records import (
     AddressPool,
     NodeFault,
     PodRecord,
@@ -34,14 +34,14 @@ from fairlead.embedded.virtual.records import (
     Want,
     status_patch,
 )
-from fairlead.embedded.virtual.resizing import amounts_of
-from fairlead.embedded.virtual.stage_sampler import StageSampler, exit_code, resume_step
-from fairlead.embedded.virtual.status import PodPhase, terminated
-from fairlead.embedded.virtual.step_reports import step_reports
+from fairlead.embedded.virtual.stages.resizing import amounts_of
+from fairlead.embedded.virtual.stages.stage_sampler import StageSampler, exit_code, resume_step
+from fairlead.embedded.virtual.stages.status import PodPhase, terminated
+from fairlead.embedded.virtual.stages.step_reports import step_reports
 from fairlead.model.asks.image_pulls import PULL_COMMAND, is_pull
 from fairlead.runtime.backoff import doubled
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.mirror import Change, Mirror
+from fairlead.runtime.watching.mirror import Change, Mirror
 
 NODE_RESTARTED = "NodeRestarted"
 DISRUPTED_BY_NODE = "TerminationByKubelet"

@@ -16,7 +16,7 @@ from typing import Any
 from fairlead.api.kubernetes.core import ContainerImage
 from fairlead.api.kubernetes.image_names import full_image_name
 from fairlead.embedded.virtual.profile import ImagesSpec
-from fairlead.embedded.virtual.records import SIMULTANEOUS_SECONDS
+from fairlead.embedded.virtual.stages.records import SIMULTANEOUS_SECONDS
 
 #: What every node has: the sandbox image of pods.
 _SANDBOX, _SANDBOX_BYTES = "registry.k8s.io/pause:3.10", 300_000

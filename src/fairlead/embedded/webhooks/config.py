@@ -20,9 +20,10 @@ from fairlead.api.kubernetes.selectors import is_label_value, is_qualified_name
 from fairlead.api.status import BadRequest
 from fairlead.embedded import builtins
 from fairlead.embedded.resource_info import NameRule, ResourceInfo
-from fairlead.embedded.verbs import errors, structural
+from fairlead.embedded.verbs import errors
 from fairlead.embedded.verbs.errors import FieldProblem, ProblemType
-from fairlead.embedded.verbs.validation import name_problem
+from fairlead.embedded.verbs.strategies import structural
+from fairlead.embedded.verbs.strategies.validation import name_problem
 
 TIMEOUT_SECONDS_MAX = 30
 TIMEOUT_SECONDS = 10

@@ -19,7 +19,7 @@ from fairlead.api.values.sketch import Sketch
 from fairlead.api.values.times import format_time
 from fairlead.model.health.faults import Moment
 from fairlead.node.settings import ExportedMetricSettings
-from fairlead.runtime.metrics_page import Labels
+from fairlead.runtime.exported.metrics_page import Labels
 
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", re.ASCII)
 _POD = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", re.ASCII)

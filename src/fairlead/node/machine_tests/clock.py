@@ -10,8 +10,8 @@ from itertools import pairwise
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Host, kernel_clock
 from fairlead.node.machine_tests.program import Broken, number
+from fairlead.node.running.host import Host, kernel_clock
 
 #: Looks in a run. A step between two of them is a jump.
 _LOOKS = 20

@@ -19,8 +19,8 @@ from time import perf_counter
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.program import REPEATS, Broken, higher, number
+from fairlead.node.running.host import Absent
 
 #: What `compute` gives on a machine that works.
 DIGEST = "6792e6549b11a088dcb0989f72a6f46922c419db4b18024beed12c6d4c3ce2c3"

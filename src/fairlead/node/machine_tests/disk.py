@@ -18,8 +18,8 @@ from time import perf_counter
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.program import REPEATS, Broken, higher, lower
+from fairlead.node.running.host import Absent
 
 _BLOCK_BYTES = 4 << 20
 _SEED = 20260702

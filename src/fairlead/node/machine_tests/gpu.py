@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent, Host
 from fairlead.node.machine_tests.numa import on, sides
 from fairlead.node.machine_tests.program import REPEATS, Broken, higher, number
+from fairlead.node.running.host import Absent, Host
 
 #: Memory of a GPU that may be in use before a test: contexts of the driver and of monitors.
 _USED_BYTES_MAX = 1 << 30

@@ -20,9 +20,9 @@ from typing import Any
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.gpu import find_gpus
 from fairlead.node.machine_tests.program import REPEATS, Broken, higher
+from fairlead.node.running.host import Absent
 
 _WORD_BYTES = 4
 #: Numbers of the pattern, small enough that sums over many processes are exact in float32.

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node import program_run
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.gpu import find_gpus
 from fairlead.node.machine_tests.program import Broken, number
+from fairlead.node.running import program_run
+from fairlead.node.running.host import Absent
 
 NVIDIA_SMI = Path("/usr/bin/nvidia-smi")
 _ASK_SECONDS = 10.0

@@ -15,8 +15,8 @@ from time import perf_counter
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.program import REPEATS, Broken, higher, number
+from fairlead.node.running.host import Absent
 
 BLOCK_BYTES = 1 << 20
 #: Of the memory that programs can get, at most this share is taken.

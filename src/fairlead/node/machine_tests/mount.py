@@ -12,8 +12,8 @@ from time import perf_counter
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.program import Broken, lower
+from fairlead.node.running.host import Absent
 
 _BYTES = 1 << 20
 _SEED = 20260703

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.program import REPEATS, Broken, lower
+from fairlead.node.running.host import Absent
 
 
 class NamesOptions(msgspec.Struct, frozen=True):

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Generator
 from contextlib import contextmanager
 
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 
 _NODES = "sys/devices/system/node"
 

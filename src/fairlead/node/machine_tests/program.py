@@ -7,7 +7,7 @@ from time import perf_counter
 
 from fairlead.api.cluster.machine_result import Figure, MachineFinding, MachineOutcome
 from fairlead.api.cluster.node_report import WHY_MAX
-from fairlead.node.host import Absent
+from fairlead.node.running.host import Absent
 
 #: Of each measurement: the best one is judged, as bandwidths of good machines flutter.
 REPEATS = 3

@@ -28,10 +28,10 @@ from fairlead.api.cluster.machine_result import (
 )
 from fairlead.api.cluster.node_report import WHY_MAX
 from fairlead.api.cluster.node_suites import MachineTest, Option, Suite
-from fairlead.node import program_run
-from fairlead.node.host import Host
 from fairlead.node.machine_tests.installed.tool import INHERITED
 from fairlead.node.machine_tests.programs import PROGRAMS
+from fairlead.node.running import program_run
+from fairlead.node.running.host import Host
 
 _DEVICES = Path("/usr/bin/nvidia-smi")
 _DEVICE_SECONDS = 30.0

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fairlead.api.cluster.node_report import Action
-from fairlead.node.host import Host
-from fairlead.node.program_run import ProgramOutcome, run
 from fairlead.node.repairs.request import RepairRequest
+from fairlead.node.running.host import Host
+from fairlead.node.running.program_run import ProgramOutcome, run
 from fairlead.node.settings import RepairSettings
 from fairlead.node.traffic.pods import PodSource, read_pods
 

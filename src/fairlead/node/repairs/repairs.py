@@ -21,8 +21,6 @@ import msgspec
 from fairlead.api.cluster.node_report import WHY_MAX, Action, AgentAnswer
 from fairlead.model.health.faults import Moment
 from fairlead.node.files import read_file
-from fairlead.node.host import Host
-from fairlead.node.program_run import ProgramOutcome
 from fairlead.node.repairs.machine import RepairFacts, perform, read_facts
 from fairlead.node.repairs.request import (
     REQUEST_BYTES_MAX,
@@ -31,8 +29,10 @@ from fairlead.node.repairs.request import (
     decode_request,
 )
 from fairlead.node.repairs.ruling import ruling_on
+from fairlead.node.reports.state import KeptRepair, State
+from fairlead.node.running.host import Host
+from fairlead.node.running.program_run import ProgramOutcome
 from fairlead.node.settings import DAY, RepairSettings
-from fairlead.node.state import KeptRepair, State
 from fairlead.runtime.logs import SILENT, Logger
 
 R = TypeVar("R")

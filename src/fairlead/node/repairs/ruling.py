@@ -17,8 +17,8 @@ from fairlead.api.values.times import parse_time
 from fairlead.model.health.faults import Moment
 from fairlead.node.repairs.machine import RepairFacts
 from fairlead.node.repairs.request import RepairRequest
+from fairlead.node.reports.state import KeptRepair
 from fairlead.node.settings import DAY, RepairSettings
-from fairlead.node.state import KeptRepair
 
 _SHOWN_MAX = 3
 

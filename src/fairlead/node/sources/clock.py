@@ -13,7 +13,7 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.host import ClockState, Host
+from fairlead.node.running.host import ClockState, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, Nothing, SignalSource, SkippedCheck, skipped
 

@@ -33,8 +33,8 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.exports import PageStatusError, fetch_page
-from fairlead.node.host import Absent, Host
-from fairlead.node.probe_settings import CloudProvider
+from fairlead.node.running.host import Absent, Host
+from fairlead.node.running.probe_settings import CloudProvider
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 

@@ -26,8 +26,8 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.host import Absent, Host
-from fairlead.node.program_run import PROGRAM_PATH
+from fairlead.node.running.host import Absent, Host
+from fairlead.node.running.program_run import PROGRAM_PATH
 from fairlead.node.settings import READ_SECONDS_MAX, AgentSettings
 from fairlead.node.source import Judged, Nothing, SignalSource
 

@@ -29,14 +29,14 @@ from fairlead.model.health.faults import (
     observed,
 )
 from fairlead.node.exports import SAMPLES_MAX
-from fairlead.node.host import Host, whole_number
+from fairlead.node.running.host import Host, whole_number
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 from fairlead.node.sources import nvml
 from fairlead.node.sources.gpud import LoopbackPage
 from fairlead.node.sources.nvml import GpuLook, NvmlLook, NvmlMemory
 from fairlead.node.xids import XidTable
-from fairlead.runtime.metrics_page import BadPage, Labels, parse_page
+from fairlead.runtime.exported.metrics_page import BadPage, Labels, parse_page
 
 SOURCE = "dcgm"
 XID, LINKS = "dcgm-xid", "dcgm-nvlink"

@@ -27,7 +27,7 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.devices import read_each
-from fairlead.node.host import Absent, FileSystemSize, Host
+from fairlead.node.running.host import Absent, FileSystemSize, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 

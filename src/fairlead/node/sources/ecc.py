@@ -18,9 +18,9 @@ from fairlead.model.health.faults import (
     identity,
     observed,
 )
-from fairlead.node.counters import Counter, grown, per_hour
 from fairlead.node.devices import read_each
-from fairlead.node.host import Absent, Host
+from fairlead.node.reports.counters import Counter, grown, per_hour
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.settings import HOUR, AgentSettings, EccSettings
 from fairlead.node.source import Judged, SignalSource, skipped
 

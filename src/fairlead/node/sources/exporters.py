@@ -17,10 +17,10 @@ from fairlead.node.exports import (
     fetch_page,
     loopback_fault,
 )
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings, ExporterReadSettings
 from fairlead.node.source import Judged, Nothing, SignalSource
-from fairlead.runtime.metrics_page import BadPage, parse_page
+from fairlead.runtime.exported.metrics_page import BadPage, parse_page
 
 SOURCE = "exporters"
 WHY_MAX = 160

@@ -23,7 +23,7 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.exports import fetch_page
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, Nothing, SignalSource
 

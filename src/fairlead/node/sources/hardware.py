@@ -13,7 +13,7 @@ from functools import partial
 import msgspec
 
 from fairlead.model.health.faults import Moment
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 

@@ -28,9 +28,9 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.counters import Counter, CounterGrowth, grown, per_hour
 from fairlead.node.devices import read_each
-from fairlead.node.host import Absent, Host
+from fairlead.node.reports.counters import Counter, CounterGrowth, grown, per_hour
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.settings import HOUR, AgentSettings, InfinibandSettings
 from fairlead.node.source import Judged, SignalSource, skipped
 

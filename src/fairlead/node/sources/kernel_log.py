@@ -18,8 +18,8 @@ from pathlib import Path
 import msgspec
 
 from fairlead.model.health.faults import Identity, Moment, Observation, identity, observed
-from fairlead.node.host import Host
 from fairlead.node.kernel_lines import KernelLines
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 from fairlead.node.sources.kmsg import KmsgRecord, LogDevice

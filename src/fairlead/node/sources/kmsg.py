@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.node.host import Absent, Host, whole_number
+from fairlead.node.running.host import Absent, Host, whole_number
 
 READ_BYTES = 8192
 #: One look takes at most so many records; the rest waits for the next one.

@@ -17,7 +17,7 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, Nothing, SignalSource, skipped
 

@@ -23,8 +23,8 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.host import Absent, Host
-from fairlead.node.probes import Answer, Probes, Strikes, failures
+from fairlead.node.running.host import Absent, Host
+from fairlead.node.running.probes import Answer, Probes, Strikes, failures
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 from fairlead.node.sources.disks import parse_mounts

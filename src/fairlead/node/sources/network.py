@@ -23,7 +23,7 @@ from fairlead.model.health.faults import (
 )
 from fairlead.node.devices import read_each
 from fairlead.node.forecast import Trend, followed, forecast
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 

@@ -1,9 +1,9 @@
 """What NVIDIA's driver says of each GPU: first of all what it recommends, then its counts.
 
 The driver's own recommendation goes before any list of codes. A look is another process
-(`node/gpu_probe.py`), killed with its group when it does not end; one that cannot be killed is left
-behind, and no other one is begun meanwhile. That is a state of the source; a GPU that is lost, and
-a driver that NVML cannot be begun with, are faults.
+(`node/running/gpu_probe.py`), killed with its group when it does not end; one that cannot be killed
+is left behind, and no other one is begun meanwhile. That is a state of the source; a GPU that is
+lost, and a driver that NVML cannot be begun with, are faults.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.host import Absent, Host
-from fairlead.node.program_run import ProgramOutcome, run
+from fairlead.node.running.host import Absent, Host
+from fairlead.node.running.program_run import ProgramOutcome, run
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource, SkippedCheck, skipped
 
@@ -39,7 +39,7 @@ _PERIOD_SECONDS = 60
 _LOOK_SECONDS = 40.0
 _OUTPUT_BYTES_MAX = 1 << 18
 #: The interpreter that runs the agent, and what finds libraries where a runtime puts them.
-_PROBE = ("-P", "-m", "fairlead.node.gpu_probe")
+_PROBE = ("-P", "-m", "fairlead.node.running.gpu_probe")
 _INHERITED = ("PYTHONPATH", "LD_LIBRARY_PATH")
 _MACHINE = "machine"
 #: HW slowdown, software and hardware thermal slowdown, power brake; not the power cap and idleness.

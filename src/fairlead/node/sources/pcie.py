@@ -23,9 +23,9 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.counters import Counter, grown, per_hour
 from fairlead.node.devices import read_each
-from fairlead.node.host import Absent, Host, whole_number
+from fairlead.node.reports.counters import Counter, grown, per_hour
+from fairlead.node.running.host import Absent, Host, whole_number
 from fairlead.node.settings import HOUR, AgentSettings
 from fairlead.node.source import Judged, SignalSource, skipped
 

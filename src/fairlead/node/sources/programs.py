@@ -29,8 +29,8 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.host import Absent, Host
-from fairlead.node.program_run import ProgramOutcome, adopt_orphans, run
+from fairlead.node.running.host import Absent, Host
+from fairlead.node.running.program_run import ProgramOutcome, adopt_orphans, run
 from fairlead.node.settings import AgentSettings, ProgramSettings
 from fairlead.node.source import Judged, SignalSource
 

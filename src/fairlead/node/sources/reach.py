@@ -24,9 +24,9 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.host import Host
-from fairlead.node.probe_settings import ReachSettings
-from fairlead.node.probes import Answer, Probes, Strikes, failures
+from fairlead.node.running.host import Host
+from fairlead.node.running.probe_settings import ReachSettings
+from fairlead.node.running.probes import Answer, Probes, Strikes, failures
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource, skipped
 

@@ -24,8 +24,8 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.exports import fetch_page
-from fairlead.node.host import Host, whole_number
-from fairlead.node.probes import Answer, Probes, Strikes, failures
+from fairlead.node.running.host import Host, whole_number
+from fairlead.node.running.probes import Answer, Probes, Strikes, failures
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource, skipped
 

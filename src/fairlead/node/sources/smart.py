@@ -27,8 +27,8 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.devices import read_each
-from fairlead.node.host import Absent, Host
-from fairlead.node.program_run import ProgramOutcome, run
+from fairlead.node.running.host import Absent, Host
+from fairlead.node.running.program_run import ProgramOutcome, run
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, Nothing, SignalSource
 

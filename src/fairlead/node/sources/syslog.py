@@ -15,7 +15,7 @@ import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.sources.kmsg import LINE_BYTES_MAX, KmsgReader, KmsgRecord, LogDevice
 
 _READ_ALL, _SIZE_BUFFER = 3, 10

@@ -24,7 +24,7 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.forecast import Trend, followed, forecast
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 

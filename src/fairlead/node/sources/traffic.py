@@ -18,7 +18,7 @@ from fairlead.model.health.faults import (
     observed,
     steady,
 )
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.settings import AgentSettings, TrafficSettings
 from fairlead.node.source import Judged, Nothing, SignalSource, SkippedCheck
 from fairlead.node.traffic import (

@@ -27,8 +27,8 @@ from fairlead.model.health.faults import (
     steady,
 )
 from fairlead.node.files import read_file
-from fairlead.node.host import Absent, Host
 from fairlead.node.repairs import RepairRequest
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.settings import AgentSettings, TuningSettings
 from fairlead.node.source import Judged, SignalSource
 from fairlead.node.tuning import (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.traffic import netlink, nft, usage
 from fairlead.node.traffic.classes import (
     FAMILIES,

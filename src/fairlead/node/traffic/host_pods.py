@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.traffic.classes import FAMILIES
 from fairlead.node.traffic.pods import CountedPod, is_named_soundly
 from fairlead.node.traffic.ruleset import (

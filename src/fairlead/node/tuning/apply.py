@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from fairlead.api.cluster.node_report import SettingState
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.tuning.drop_ins import NextStart
 from fairlead.node.tuning.profile import NO_PROFILE, ReadyProfile
 from fairlead.node.tuning.record import TargetEntry, open_record

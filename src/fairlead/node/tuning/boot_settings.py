@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any, cast
 
 from fairlead.input.plain import UnreadableText, yaml_document
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 
 COMMAND_LINE = "proc/cmdline"
 NOT_SET, GIVEN = "not set", "given"

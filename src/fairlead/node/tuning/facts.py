@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Self
 
 from fairlead.node.devices import network_devices
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.sources.memory import read as memory_of
 
 

@@ -1,8 +1,9 @@
 """Persistence mode and ECC of the GPUs: read by the probe of NVML, set by nvidia-smi.
 
-The probe is a process of its own (`node/gpu_probe.py`), so a driver that hangs stops no agent.
-Persistence mode counts at once. A mode of ECC is pending until the GPU is reset or the machine
-starts again. Only whole GPUs are looked at; how they are partitioned (MIG) is neither read nor set.
+The probe is a process of its own (`node/running/gpu_probe.py`), so a driver that hangs stops no
+agent. Persistence mode counts at once. A mode of ECC is pending until the GPU is reset or the
+machine starts again. Only whole GPUs are looked at; how they are partitioned (MIG) is neither read
+nor set.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from fairlead.node.host import Absent, GpuModes, Host
-from fairlead.node.program_run import run
+from fairlead.node.running.host import Absent, GpuModes, Host
+from fairlead.node.running.program_run import run
 from fairlead.node.sources.nvml import NvmlLook, NvmlReader
 
 #: Begins a target that is a mode of a GPU, and no file: `gpu/0000:3b:00/persistence`.

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from fairlead.api.cluster.node_report import ReportedTuning, SettingState
-from fairlead.node.host import whole_number
+from fairlead.node.running.host import whole_number
 from fairlead.node.tuning.profile import ReadyProfile
 from fairlead.node.tuning.verify import TuningFinding, compare
 

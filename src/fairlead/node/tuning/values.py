@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.sources import containerd
 from fairlead.node.tuning.boot_settings import (
     COMMAND_LINE,

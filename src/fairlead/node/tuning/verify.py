@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from fairlead.api.cluster.node_report import SettingState
-from fairlead.node.host import Absent, Host, whole_number
+from fairlead.node.running.host import Absent, Host, whole_number
 from fairlead.node.tuning.formula import FormulaError
 from fairlead.node.tuning.profile import ProfileLine, ReadyProfile, WantedLine
 from fairlead.node.tuning.values import read_value, targets, why_absent

@@ -20,13 +20,13 @@ from enum import Enum
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.resources import NODES
 from fairlead.decide.health.unreachable_nodes import Contact
-from fairlead.embedded.node_leases import KUBELETS, NodeLeases
+from fairlead.embedded.own_controllers.node_leases import KUBELETS, NodeLeases
 from fairlead.embedded.virtual.contact import VirtualContact
 from fairlead.embedded.virtual.nodes import VirtualNodes
 from fairlead.model.health.unreachable import unreachable_since
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import Observer
 from fairlead.sim.setup.world_options import DAY_SECONDS, WorldOptions

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fairlead.app.policies import Policies
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.use_service import looks_of
-from fairlead.controllers.idle import Measured
+from fairlead.controllers.records.idle import Measured
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.embedded.virtual.nodes import VirtualNodes
-from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.leading.leader import LeaderOptions
 from fairlead.sim.actors.replicas import ReplicaOptions
 from fairlead.sim.setup.world_options import WorldOptions
 

@@ -27,21 +27,21 @@ from prometheus_client import CollectorRegistry
 
 from fairlead.api.resources import LEASES
 from fairlead.api.status import ApiError, Unavailable
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext, Streams
-from fairlead.app.policies import Policies
 from fairlead.app.replica import Replica, ReplicaSettings
 from fairlead.cloud.simulated import SimulatedCloud
-from fairlead.controllers.idle import Measured
-from fairlead.controllers.unreachable_nodes import Connect
+from fairlead.controllers.nodes.unreachable_nodes import Connect
+from fairlead.controllers.records.idle import Measured
 from fairlead.decide.health.unreachable_nodes import Contact
 from fairlead.decide.leader_election import LeaseTimes
 from fairlead.runtime.client import Client, ClientWrapper, Request, RequestVerb
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.history import History
-from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.exported.metrics import Metrics
+from fairlead.runtime.kept.history import History
+from fairlead.runtime.leading.leader import LeaderOptions
 from fairlead.runtime.logs import SilentLogger
 from fairlead.runtime.loop import ActionResult
-from fairlead.runtime.metrics import Metrics
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.sim.actors.machines import provider_of_process
 from fairlead.sim.actors.receivers import Receivers

@@ -17,13 +17,13 @@ from fairlead.api.status import Conflict, NotFound
 from fairlead.api.values.quantity import resources_to_base
 from fairlead.decide.pinning import pinned_node
 from fairlead.decide.verdict import ObjectKey
-from fairlead.embedded.device_search import Allocation
-from fairlead.embedded.node_devices import NodeDevices, claims_of, devices_of
-from fairlead.embedded.served_pods import ServedPods
+from fairlead.embedded.own_controllers.device_search import Allocation
+from fairlead.embedded.own_controllers.node_devices import NodeDevices, claims_of, devices_of
+from fairlead.embedded.own_controllers.served_pods import ServedPods
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.verbs.options import WriteOptions
 from fairlead.embedded.verbs.service import ApiService
-from fairlead.embedded.virtual.status import pod_requests
+from fairlead.embedded.virtual.stages.status import pod_requests
 from fairlead.model.inventory.labels import tolerates
 from fairlead.runtime.client import Client
 from fairlead.sim.observers.observer import Observer

@@ -21,7 +21,7 @@ from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.pools.balloons import is_balloon
 from fairlead.model.pools.yielding_tests import is_yielding
-from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.leading.leader import LeaderOptions
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import STALE_SECONDS
 from fairlead.sim.observers.working_time import JOBS, WorkingTime

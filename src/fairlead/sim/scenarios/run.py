@@ -22,7 +22,7 @@ from fairlead.api.values.quantity import CPU, EPHEMERAL_STORAGE, GPU, MEMORY, PO
 from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.health.testing import CHECK
+from fairlead.decide.health.proving.testing import CHECK
 from fairlead.embedded.virtual.profile import NodeShape, Profile, ProgressSpec, load_profile
 from fairlead.input.plain import UnreadableText, json_document
 from fairlead.sim.loop import run

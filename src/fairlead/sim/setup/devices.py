@@ -28,15 +28,15 @@ from fairlead.api.resources import (
 )
 from fairlead.api.values.quantity import parse
 from fairlead.decide.verdict import ObjectKey
-from fairlead.embedded.device_allocator import DeviceAllocator
-from fairlead.embedded.device_search import DeviceId
-from fairlead.embedded.node_devices import devices_of
+from fairlead.embedded.own_controllers.device_allocator import DeviceAllocator
+from fairlead.embedded.own_controllers.device_search import DeviceId
+from fairlead.embedded.own_controllers.node_devices import devices_of
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.virtual.profile import NodeShape, device_class_bodies
 from fairlead.model.claimed.device_selectors import device_expression
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import Observer
 

@@ -21,11 +21,11 @@ from fairlead.api.kubernetes.core import Node
 from fairlead.api.kubernetes.volumes import CSINode, PersistentVolume, PersistentVolumeClaim
 from fairlead.api.resources import CLAIMS, CSI_NODES, NODES, PODS, STORAGE_CLASSES, VOLUMES
 from fairlead.decide.verdict import ObjectKey
+from fairlead.embedded.own_controllers.volume_binder import VolumeBinder
 from fairlead.embedded.storage.records import Record
-from fairlead.embedded.volume_binder import VolumeBinder
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.mirror import Mirror
+from fairlead.runtime.watching.mirror import Mirror
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import STALE_SECONDS, Observer
 

@@ -8,13 +8,13 @@ from fairlead.cloud.simulated import CloudRates
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.health.policy import HealthPolicy, SilencePolicy
-from fairlead.decide.idle import IdlePolicy
 from fairlead.decide.images.policy import ImagesPolicy
 from fairlead.decide.jobs.policy import PeerNaming
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.removal.trust import SightLimits
 from fairlead.decide.teams.policy import TeamsPolicy
+from fairlead.decide.use.idle import IdlePolicy
 from fairlead.embedded.virtual.profile import Profile, load_profile
 from fairlead.sim.setup.faults import ROUGH, FaultRates
 from fairlead.sim.setup.team_changes import TeamChange

@@ -16,7 +16,7 @@ from concurrent.futures import Future, ProcessPoolExecutor
 
 from fairlead import terminal
 from fairlead.runtime.clock import SystemClock
-from fairlead.runtime.worker_process import end_with_parent
+from fairlead.runtime.outside.worker_process import end_with_parent
 from fairlead.sim.tenants.runs import WORLD_SEQUENCES, Result, explored, hash_of
 
 

@@ -14,7 +14,7 @@ import msgspec
 from fairlead.api.kubernetes.selectors import Selector, selector_of
 from fairlead.api.meta import LabelSelector
 from fairlead.api.status import Forbidden
-from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.leading.leader import LeaderOptions
 from fairlead.sim.tenants.cel import EvaluationError, Scope, compiled
 from fairlead.webhook.policies import POLICY, policies
 

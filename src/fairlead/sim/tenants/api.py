@@ -42,7 +42,7 @@ from fairlead.embedded.webhooks.registry import CallFailed, Warn, Webhooks
 from fairlead.embedded.webhooks.review import ReviewUser
 from fairlead.model.asks.teams import TeamTable
 from fairlead.runtime.client import PatchType
-from fairlead.runtime.leader import LeaderOptions
+from fairlead.runtime.leading.leader import LeaderOptions
 from fairlead.sim.promises.team_model import team_taints
 from fairlead.sim.tenants.admission_policies import InstalledPolicies
 from fairlead.sim.tenants.calls import EDITED, TENANT, Call, Verb, resolved

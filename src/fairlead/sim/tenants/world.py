@@ -41,15 +41,15 @@ from fairlead.api.resources import (
 )
 from fairlead.api.schema import crd
 from fairlead.api.status import ApiError, NotFound
+from fairlead.app.configuration.policies import Policies
 from fairlead.app.context import ProcessContext
 from fairlead.app.controllers import Controllers
-from fairlead.app.policies import Policies
 from fairlead.decide.adoption.view import AdoptionPolicy
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.pinning import Binding
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.teams.policy import TeamsPolicy
-from fairlead.embedded.device_allocator import DeviceAllocator
+from fairlead.embedded.own_controllers.device_allocator import DeviceAllocator
 from fairlead.embedded.registry import Registry
 from fairlead.embedded.storage.records import Record
 from fairlead.embedded.storage.store import Store, StoreEvent
@@ -60,8 +60,8 @@ from fairlead.embedded.virtual.profile import load_profile
 from fairlead.history.memory import MemoryHistory
 from fairlead.runtime.client import EventType
 from fairlead.runtime.clock import LoopClock
-from fairlead.runtime.leader import LeaderOptions
-from fairlead.runtime.metrics import Metrics
+from fairlead.runtime.exported.metrics import Metrics
+from fairlead.runtime.leading.leader import LeaderOptions
 from fairlead.runtime.supervisor import SupervisedService, Supervisor
 from fairlead.sim.actors.quiet_client import QuietClient
 from fairlead.sim.actors.stock_scheduler import StockScheduler

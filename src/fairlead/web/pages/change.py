@@ -1,8 +1,8 @@
 """What a change would do, before it is made: of a job, an array or a node.
 
-The change itself is that of the command (`web/changes.py`). Here is what it costs: what stops, what
-is lost, who is hit; for a priority what the planner says of it. Where the person may not make it,
-or there is nothing to change, the page says why and has no button.
+The change itself is that of the command (`web/sources/changes.py`). Here is what it costs: what
+stops, what is lost, who is hit; for a priority what the planner says of it. Where the person may
+not make it, or there is nothing to change, the page says why and has no button.
 """
 
 from __future__ import annotations
@@ -30,7 +30,9 @@ from fairlead.input.errors import CliError
 from fairlead.model.gang.phase import Phase, phase_of
 from fairlead.model.health.windows import drain_of
 from fairlead.model.pools.pool_nodes import uses_node
-from fairlead.web.changes import (
+from fairlead.web.pages.site import AskedPath, JobLine, NoSuchPage, Site, job_lines
+from fairlead.web.render import Page, link
+from fairlead.web.sources.changes import (
     CORDONS,
     DRAINS,
     MOVES,
@@ -43,8 +45,6 @@ from fairlead.web.changes import (
     ChangeOrder,
     PageChange,
 )
-from fairlead.web.pages.site import AskedPath, JobLine, NoSuchPage, Site, job_lines
-from fairlead.web.render import Page, link
 
 _FIELD_MAX = 200
 _JOBS_MAX = 50

@@ -23,7 +23,7 @@ from fairlead.web.pages.home import Gpus, gpus_of, site_room
 from fairlead.web.pages.room import gpus_on
 from fairlead.web.pages.site import AskedPath, Site
 from fairlead.web.render import Page, link
-from fairlead.web.view import PageFacts
+from fairlead.web.sources.view import PageFacts
 
 NODES_MAX = 600
 ROWS_MAX = 200

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from fairlead.api.status import ApiError
 from fairlead.cli.views.decisions import WRITE_COLUMNS, decision_rows
 from fairlead.input.errors import CliError
-from fairlead.web.history_reads import DECISIONS_MAX, LatestDecisions, OpenedDecision
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, table_of
 from fairlead.web.render import Page, link
+from fairlead.web.sources.history_reads import DECISIONS_MAX, LatestDecisions, OpenedDecision
 
 PATIENCE_SECONDS = 0.4
 ROWS_MAX = 200

@@ -21,8 +21,8 @@ from fairlead.decide.words import resource_word
 from fairlead.web.pages.change import offers
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines, table_of
 from fairlead.web.pages.timeline import WIDTH, bars_of, ending_words, spans_of
-from fairlead.web.questions import Answered
 from fairlead.web.render import Page, link
+from fairlead.web.sources.questions import Answered
 
 MEMBERS_MAX = 256
 LOG_LINES = 500

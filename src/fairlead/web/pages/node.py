@@ -23,12 +23,12 @@ from fairlead.cli.views.node_tests import (
 from fairlead.cli.views.nodes import pool_of
 from fairlead.model.health.node_record import record_of
 from fairlead.model.pools.pool_nodes import uses_node
-from fairlead.web.history_reads import NodePast
 from fairlead.web.pages.change import node_offers
 from fairlead.web.pages.cluster import tile_of
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, job_lines, table_of
 from fairlead.web.render import Page
-from fairlead.web.view import PageFacts
+from fairlead.web.sources.history_reads import NodePast
+from fairlead.web.sources.view import PageFacts
 
 _PODS_MAX = 50
 _TESTS_MAX, _FIGURES_MAX, _DECISIONS_MAX, _RAN_MAX, _SLOW_MAX = 20, 60, 30, 10, 5

@@ -13,10 +13,10 @@ from fairlead.charts import PointGroup, point_chart
 from fairlead.cli.views.runs import difference_rows, differences
 from fairlead.decide.verdict import ObjectKey
 from fairlead.decide.words import plural
-from fairlead.web.history_reads import PastJob
 from fairlead.web.pages.runs import COMPARED_MAX, PATIENCE_SECONDS
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site
 from fairlead.web.render import Page, link
+from fairlead.web.sources.history_reads import PastJob
 
 #: Of facts, of metrics as charts, and of the characters of a fact.
 ROWS_MAX, CHARTS_MAX, CELL_LENGTH_MAX = 250, 12, 100

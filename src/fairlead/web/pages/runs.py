@@ -12,7 +12,7 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from fairlead.api.jobs.run_facts import TAG
-from fairlead.app.messages import RunLine
+from fairlead.app.queries.messages import RunLine
 from fairlead.charts import COLORS, PointGroup, point_chart
 from fairlead.cli.views.runs import (
     ACCOUNTS,
@@ -26,9 +26,9 @@ from fairlead.cli.views.runs import (
     sorted_runs,
     value_of,
 )
-from fairlead.web.history_reads import RUNS_MAX, PastRuns, RunsQuestion
 from fairlead.web.pages.site import AskedPath, Site, SiteTable, table_of
 from fairlead.web.render import Page, link
+from fairlead.web.sources.history_reads import RUNS_MAX, PastRuns, RunsQuestion
 
 ROWS_MAX = 100
 #: Columns of a table, names of columns that are offered, and points of the plot.

@@ -14,10 +14,10 @@ from fairlead.cli.formats.table import Align, Column, Row
 from fairlead.cli.views.arrays import array_row
 from fairlead.cli.views.jobs import COLUMNS, NAMESPACE_COLUMN, job_rows
 from fairlead.model.asks.topology import Level
-from fairlead.web.questions import Questions
 from fairlead.web.render import link
 from fairlead.web.simulator import Simulations
-from fairlead.web.view import ClusterView
+from fairlead.web.sources.questions import Questions
+from fairlead.web.sources.view import ClusterView
 
 _FIELDS_MAX = 32
 _JOB_COLUMNS = (NAMESPACE_COLUMN, *COLUMNS)

@@ -15,9 +15,9 @@ from fairlead.api.resources import JOBS
 from fairlead.api.reviews import ResourceAttributes
 from fairlead.cli.job_request.environment import LOCAL_ENVIRONMENT
 from fairlead.cli.job_request.jobspec import Origin
-from fairlead.web.drafts import FIELDS, MANIFEST, SCRIPT, DraftAnswer, JobDraft
 from fairlead.web.pages.site import AskedPath, Site
 from fairlead.web.render import Page
+from fairlead.web.sources.drafts import FIELDS, MANIFEST, SCRIPT, DraftAnswer, JobDraft
 
 _FIELD_MAX = 200
 _NAMESPACES_MAX = 200

@@ -19,9 +19,9 @@ from fairlead.cli.views.usage import (
     usage_rows,
     wait_rows,
 )
-from fairlead.web.history_reads import UsageQuestion, UsageSums
 from fairlead.web.pages.site import AskedPath, NoSuchPage, Site, table_of
 from fairlead.web.render import Page, link
+from fairlead.web.sources.history_reads import UsageQuestion, UsageSums
 
 ROWS_MAX = 200
 #: Teams with a colour of their own in the charts; the others are one.

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fairlead.cli.views.top import KEYS, TopLine, columns, rows, sums
-from fairlead.web.history_reads import ClusterUse
 from fairlead.web.pages.site import AskedPath, Site, table_of
 from fairlead.web.render import Page, link
+from fairlead.web.sources.history_reads import ClusterUse
 
 ROWS_MAX = 100
 PATIENCE_SECONDS = 0.4

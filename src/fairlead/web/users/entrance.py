@@ -13,8 +13,8 @@ import math
 from aiohttp import web
 
 from fairlead.api.status import ApiError, Unauthorized
-from fairlead.app.access_reviews import checked_token
-from fairlead.app.web_settings import WebSettings
+from fairlead.app.configuration.web_settings import WebSettings
+from fairlead.app.queries.access_reviews import checked_token
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.logs import Logger
 from fairlead.web.forms import FormLimits, asked_path, confirmed_form, read_form

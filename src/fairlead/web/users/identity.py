@@ -1,7 +1,7 @@
 """Names of users that somebody else than the cluster gives: a provider's, or a proxy's.
 
 They become names in the cluster's own rights, so each has a prefix that the cluster's own names
-cannot have (`app/web_settings.py`), and holds nothing that a header could not carry.
+cannot have (`app/configuration/web_settings.py`), and holds nothing that a header could not carry.
 """
 
 from __future__ import annotations

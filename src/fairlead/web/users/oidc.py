@@ -26,7 +26,7 @@ import jwt
 import msgspec
 
 from fairlead.api.reviews import UserInfo
-from fairlead.app.web_settings import OidcSettings
+from fairlead.app.configuration.web_settings import OidcSettings
 from fairlead.runtime.clock import Clock
 from fairlead.web.responses import Refused
 from fairlead.web.session import is_token

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from fairlead.app.access_reviews import AccessReviews, Rate
+from fairlead.app.configuration.web_settings import WebSettings
+from fairlead.app.queries.access_reviews import AccessReviews, Rate
 from fairlead.app.signals import stop_on_signals
-from fairlead.app.web_settings import WebSettings
 from fairlead.input.errors import Code, fail
 from fairlead.kube.client import HttpClient
 from fairlead.kube.kubeconfig import Connection
@@ -21,21 +21,21 @@ from fairlead.kube.protocol import HttpOptions
 from fairlead.model.asks.topology import Level
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock, SystemClock
-from fairlead.runtime.connections import ConnectionLimits
 from fairlead.runtime.logs import Logger
+from fairlead.runtime.outside.connections import ConnectionLimits
 from fairlead.runtime.supervisor import Supervisor
 from fairlead.web.boards import board_links
-from fairlead.web.cluster import WebMirrors
 from fairlead.web.entrance import Entrance
 from fairlead.web.live import Pages
-from fairlead.web.questions import QuestionThreads
-from fairlead.web.rights import Rights
 from fairlead.web.server import WebLimits, WebServer
+from fairlead.web.sources.cluster import WebMirrors
+from fairlead.web.sources.questions import QuestionThreads
+from fairlead.web.sources.rights import Rights
+from fairlead.web.sources.view import ClusterViews
 from fairlead.web.users.entrance import UserEntrance
 from fairlead.web.users.oidc import OidcProvider
 from fairlead.web.users.proxy import ProxyEntrance
 from fairlead.web.users.viewer import ClusterUsers
-from fairlead.web.view import ClusterViews
 from fairlead.webhook.certificates import Times, make
 from fairlead.webhook.keeper import CertificateFiles
 from fairlead.webhook.tls import load_pair, server_context

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from fairlead.app.web_settings import WebSettings
+from fairlead.app.configuration.web_settings import WebSettings
 from fairlead.runtime.clock import Clock
 from fairlead.web.pages import AskedPath
 from fairlead.web.render import Page

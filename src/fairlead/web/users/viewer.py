@@ -15,16 +15,16 @@ import msgspec
 
 from fairlead.api.reviews import UserInfo
 from fairlead.api.status import Unauthorized
-from fairlead.app.access_reviews import AccessReviews
+from fairlead.app.queries.access_reviews import AccessReviews
 from fairlead.cli.connection.common import Common, Format
 from fairlead.kube.kubeconfig import Connection
 from fairlead.model.asks.topology import Level
 from fairlead.runtime.clock import Clock
 from fairlead.web.live import SessionEnded
 from fairlead.web.pages import Site
-from fairlead.web.questions import Questions, QuestionThreads
-from fairlead.web.rights import Rights, rights_of_user
-from fairlead.web.view import ClusterViews
+from fairlead.web.sources.questions import Questions, QuestionThreads
+from fairlead.web.sources.rights import Rights, rights_of_user
+from fairlead.web.sources.view import ClusterViews
 
 #: What a user may see is found out again after so long; the answers are kept by `AccessReviews`.
 RIGHTS_SECONDS = 5.0

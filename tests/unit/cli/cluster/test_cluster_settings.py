@@ -13,8 +13,8 @@ from fairlead.api.kubernetes.core import ConfigMap
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.status import Forbidden, NotFound
-from fairlead.app.controller_settings import ControllerSettings, PlacementSettings
-from fairlead.app.messages import SETTINGS_FILE, SETTINGS_NAME, ClusterStatus, NodeCounts
+from fairlead.app.configuration.controller_settings import ControllerSettings, PlacementSettings
+from fairlead.app.queries.messages import SETTINGS_FILE, SETTINGS_NAME, ClusterStatus, NodeCounts
 from fairlead.cli.cluster.cluster_settings import read_settings
 from fairlead.cli.cluster.installation import BINDING_PATH, own_namespace
 from fairlead.decide.answers.explain import explain

@@ -7,8 +7,8 @@ from tests.unit.cli.fake_api import FakeApi
 
 from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.resources import CONFIG_MAPS
-from fairlead.app.client_settings import SessionsSettings, SlurmSettings
-from fairlead.app.messages import SETTINGS_FILE, SETTINGS_NAME
+from fairlead.app.configuration.client_settings import SessionsSettings, SlurmSettings
+from fairlead.app.queries.messages import SETTINGS_FILE, SETTINGS_NAME
 from fairlead.cli.cluster.cluster_settings import NOT_READ, sessions_settings, slurm_settings
 from fairlead.cli.connection.common import Common, Format
 

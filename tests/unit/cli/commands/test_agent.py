@@ -120,7 +120,7 @@ def test_a_source_that_is_switched_off_is_not_read(
 def test_the_tables(tree: HostTree, capsys: pytest.CaptureFixture[str]) -> None:
     import msgspec
 
-    from fairlead.node.report import Report
+    from fairlead.node.reports.report import Report
 
     tree.xid(79, "pid=0, GPU has fallen off the bus.")
     tree.xid(45, times=200)

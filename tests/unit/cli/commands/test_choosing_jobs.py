@@ -17,7 +17,7 @@ from fairlead.api.jobs.job_array import JobArray, JobArraySpec
 from fairlead.api.meta import Condition, ObjectMeta, OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.values.times import format_time
-from fairlead.app.messages import HistoryLine
+from fairlead.app.queries.messages import HistoryLine
 from fairlead.cli.app import run
 from fairlead.cli.commands import history
 from fairlead.cli.connection.common import now

@@ -11,13 +11,13 @@ import pytest
 
 from fairlead.api.names import OWN_NAMESPACE
 from fairlead.api.status import ApiError, Expired, Forbidden, NotFound
-from fairlead.app.decision_file import write_lines
-from fairlead.app.messages import DECISIONS_PATH
+from fairlead.app.queries.decision_file import write_lines
+from fairlead.app.queries.messages import DECISIONS_PATH
 from fairlead.cli.app import run
 from fairlead.cli.cluster.archive import proxy_path
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
-from fairlead.controllers.decision_log import Cycle
+from fairlead.controllers.placing.decision_log import Cycle
 from fairlead.decide.answers.snapshot import CarriedState, Snapshot
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall

@@ -13,7 +13,7 @@ import msgspec
 import yaml
 
 from fairlead.api.names import NODE_LEASES_NAMESPACE
-from fairlead.app.messages import ACCOUNT, PROXIED_NAME
+from fairlead.app.queries.messages import ACCOUNT, PROXIED_NAME
 from fairlead.cli.commands.install import render
 from fairlead.cli.connection.common import Format
 from fairlead.input.sections import plain
@@ -139,7 +139,7 @@ def test_no_rule_has_a_wildcard_or_reads_secrets_but_that_of_notices() -> None:
 
 
 def test_without_the_doctor_the_controllers_have_no_rights_for_it() -> None:
-    from fairlead.app.controller_settings import ControllerSettings, DoctorSettings
+    from fairlead.app.configuration.controller_settings import ControllerSettings, DoctorSettings
 
     def rights(*, enabled: bool) -> set[str]:
         settings = ControllerSettings(doctor=DoctorSettings(enabled=enabled))

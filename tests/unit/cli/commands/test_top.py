@@ -21,7 +21,7 @@ from fairlead.cli.commands.top import KEPT_SECONDS_MAX, KeptUse, use_lines
 from fairlead.cli.connection.common import Common, Format
 from fairlead.decide.attempts.logged_members import logged_member
 from fairlead.history.sqlite import SqliteHistory
-from fairlead.runtime.history import use_record
+from fairlead.runtime.kept.history import use_record
 from fairlead.testing.builders import EPOCH, make_job, make_member_pod, make_placement
 
 SAMPLED = MemberUse(3_600_000, cpu_milliseconds=1, is_partial=True, step_seconds=60,

@@ -19,7 +19,7 @@ from fairlead.api.status import Invalid, StatusCause, StatusDetails
 from fairlead.api.validation.job_changes import CHANGES, ChangeRule
 from fairlead.cli.app import run
 from fairlead.cli.job_request.change_verbs import UPDATES, read_update, update_change
-from fairlead.cli.job_request.flags import Flag, FlagValue
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue
 from fairlead.testing.builders import make_job
 
 

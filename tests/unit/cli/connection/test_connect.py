@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fairlead.app.configuration.settings import UpFlags, parse_listen, remember, settle
 from fairlead.app.run_file import (
     RunningCluster,
     clear_running,
@@ -14,7 +15,6 @@ from fairlead.app.run_file import (
     read_running,
     write_running,
 )
-from fairlead.app.settings import UpFlags, parse_listen, remember, settle
 from fairlead.cli.connection.connect import (
     Choice,
     default_data_directory,

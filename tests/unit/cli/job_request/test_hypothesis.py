@@ -10,7 +10,7 @@ from fairlead.api.kubernetes.core import PriorityClass, ResourceRequirements
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.pod_asks import member_amounts
 from fairlead.api.values.quantity import CPU, MEMORY, resources_to_base
-from fairlead.cli.job_request.flags import Flag
+from fairlead.cli.job_request.flag_groups.flags import Flag
 from fairlead.cli.job_request.hypothesis import changed_job, read_changes
 from fairlead.cli.views.why import supposed_text, why_text
 from fairlead.decide.answers.explain import explain_changed

@@ -10,7 +10,7 @@ from fairlead.api.jobs.job import Checkpoint, Job
 from fairlead.api.jobs.job_mounts import EmptyDir, JobMount
 from fairlead.api.meta import to_wire
 from fairlead.api.validation.validate import validate_job
-from fairlead.cli.job_request.flags import Flag, FlagValue, FlagValues, merge
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue, FlagValues, merge
 from fairlead.cli.job_request.jobspec import Origin, Program, Script, build_job
 from fairlead.cli.job_request.mounts import MountError, parse_mount
 from fairlead.cli.job_request.request import JobRequest, Target, parse_request

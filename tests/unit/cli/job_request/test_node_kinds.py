@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.cli.job_request.flags import FlagValue
+from fairlead.cli.job_request.flag_groups.flags import FlagValue
 from fairlead.cli.job_request.node_kinds import (
     ConstraintError,
     KnownNodes,

@@ -9,7 +9,7 @@ from fairlead.api.jobs.job import MEMBERS_MAX, RestartPolicy
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Toleration
 from fairlead.api.validation.validate import validate_job
-from fairlead.cli.job_request.flags import Flag, FlagValue
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue
 from fairlead.cli.job_request.jobspec import (
     Origin,
     Program,

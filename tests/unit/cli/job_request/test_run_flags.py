@@ -12,10 +12,10 @@ from tests.unit.cli.job_request.test_request import ORIGIN, parse
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.jobs.run_facts import RunSource, parameters_of, source_of, tags_of
-from fairlead.cli.job_request.array_flag import ArrayRequest
+from fairlead.cli.job_request.flag_groups.array_flag import ArrayRequest
+from fairlead.cli.job_request.flag_groups.run_flags import GitRecord
 from fairlead.cli.job_request.jobspec import Program, build_array, build_job
 from fairlead.cli.job_request.request import JobRequest
-from fairlead.cli.job_request.run_flags import GitRecord
 
 
 def built(request: JobRequest, *words: str, source: RunSource | None = None) -> Job:

@@ -9,7 +9,7 @@ import pytest
 from fairlead.api.jobs.job import Job
 from fairlead.api.resources import JOBS
 from fairlead.api.status import NotFound, StatusDetails
-from fairlead.app.messages import ArchivedLog
+from fairlead.app.queries.messages import ArchivedLog
 from fairlead.cli.cluster.archive import NoArchive
 from fairlead.cli.cluster.embedded import LogPart
 from fairlead.cli.records.memberlogs import MemberLogs

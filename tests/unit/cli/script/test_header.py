@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairlead.cli.job_request.flags import Flag, FlagValue, merge
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue, merge
 from fairlead.cli.job_request.request import parse_request
 from fairlead.cli.script.header import Header, SubmissionContext, parse_header
 from fairlead.cli.script.slurm_options import LONG, OPTIONS, SHORT, Option, OptionTreatment

@@ -7,7 +7,7 @@ import pytest
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
 from fairlead.api.values.quantity import CPU, GPU, MEMORY
-from fairlead.cli.job_request.flags import Flag, FlagValue
+from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue
 from fairlead.cli.job_request.jobspec import Origin, Program, Script, build_job, runs_once
 from fairlead.cli.job_request.request import Target
 from fairlead.cli.script.header import Header, SubmissionContext, parse_header, request_of

@@ -16,7 +16,7 @@ from fairlead.api.kubernetes.core import EnvVar
 from fairlead.api.meta import Condition, to_wire
 from fairlead.api.resources import JOBS, NODES
 from fairlead.api.values.times import parse_time
-from fairlead.app.client_settings import SlurmSettings
+from fairlead.app.configuration.client_settings import SlurmSettings
 from fairlead.cli.app import run
 from fairlead.cli.cluster import known_nodes
 from fairlead.testing.builders import make_job, make_node, make_placement

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fairlead.api.kubernetes.core import Node, NodeCondition, NodeStatus
 from fairlead.api.meta import Amount, ObjectMeta
-from fairlead.app.controller_settings import ControllerSettings
+from fairlead.app.configuration.controller_settings import ControllerSettings
 from fairlead.cli.connection.common import Format, dump
 from fairlead.cli.slurm_import.accounts import read_associations, read_qos, read_records
 from fairlead.cli.slurm_import.conf import Findings, read_conf

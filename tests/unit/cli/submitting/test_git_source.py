@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fairlead.api.jobs.run_facts import DIFF_BYTES_MAX, RunSource
-from fairlead.cli.job_request.run_flags import GitRecord
+from fairlead.cli.job_request.flag_groups.run_flags import GitRecord
 from fairlead.cli.submitting.git_source import git_source
 
 GIT_SECONDS_MAX = 60

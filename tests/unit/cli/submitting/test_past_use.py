@@ -15,13 +15,13 @@ from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.jobs.use import MemberUse
 from fairlead.api.status import ApiError, Forbidden, Unavailable
 from fairlead.api.values.times import format_time
-from fairlead.app.archive_query import record_lines
-from fairlead.app.messages import Book
+from fairlead.app.queries.archive_query import record_lines
+from fairlead.app.queries.messages import Book
 from fairlead.cli.submitting.past_use import past_over_asks
 from fairlead.history.memory import MemoryHistory
 from fairlead.input.errors import CliError, Code, fail
 from fairlead.kube.http1 import HttpResponse
-from fairlead.runtime.history import UseRecord, record_of
+from fairlead.runtime.kept.history import UseRecord, record_of
 from fairlead.testing.builders import EPOCH, make_job
 
 GIB = 1 << 30

@@ -14,7 +14,7 @@ from fairlead.api.jobs.job_array import ElementCounts, JobArray
 from fairlead.api.meta import Condition, OwnerReference, to_wire
 from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.api.values.times import format_time
-from fairlead.app.messages import HistoryLine
+from fairlead.app.queries.messages import HistoryLine
 from fairlead.cli.app import run
 from fairlead.cli.job_request.arrays import parse_reference, select
 from fairlead.cli.records import ended_jobs

@@ -21,7 +21,7 @@ from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.meta import Condition, ObjectMeta, to_wire
 from fairlead.api.names import FAILED
 from fairlead.api.resources import NAMESPACES, NODES, TEAMS
-from fairlead.app import launch
+from fairlead.app.local import launch
 from fairlead.cli.app import run
 from fairlead.cli.commands import cluster
 from fairlead.cli.connection.common import Common

@@ -21,9 +21,9 @@ from typing import Any
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.installed.tool import InstalledTool
 from fairlead.node.machine_tests.program import Broken, number
+from fairlead.node.running.host import Absent
 
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
 #: Severities of errors: the GPU can work, and those that say that it cannot.

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.installed.tool import InstalledTool
 from fairlead.node.machine_tests.program import REPEATS, Broken, higher
+from fairlead.node.running.host import Absent
 
 _WRONG = re.compile(r"^# Out of bounds values *: *(\d+) (OK|FAILED) *$", re.MULTILINE)
 _RATE = re.compile(r"^# Avg bus bandwidth *: *([0-9.]+) *$", re.MULTILINE)

@@ -15,9 +15,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from fairlead.api.cluster.machine_result import Figure
-from fairlead.node.host import Absent
 from fairlead.node.machine_tests.installed.tool import InstalledTool
 from fairlead.node.machine_tests.program import REPEATS, higher
+from fairlead.node.running.host import Absent
 
 #: Cases of the tool, and the figures that they are.
 CASES = {

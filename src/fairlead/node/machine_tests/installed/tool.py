@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fairlead.node import program_run
-from fairlead.node.host import Absent
+from fairlead.node.running import program_run
+from fairlead.node.running.host import Absent
 
 #: Where images put them, beside the usual places (NVIDIA/nccl-tests and NVIDIA/nvbandwidth, builds
 #: in their own directories; Azure/azurehpc-health-checks).

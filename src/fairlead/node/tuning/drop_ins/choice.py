@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fairlead.api.cluster.node_report import SettingState
-from fairlead.node.host import Absent
+from fairlead.node.running.host import Absent
 from fairlead.node.tuning.profile import LineKind, ReadyProfile
 from fairlead.node.tuning.verify import compare, value_wanted
 

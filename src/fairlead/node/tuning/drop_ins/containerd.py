@@ -21,8 +21,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from fairlead.node.host import Absent, Host
-from fairlead.node.program_run import run
+from fairlead.node.running.host import Absent, Host
+from fairlead.node.running.program_run import run
 from fairlead.node.sources.containerd import (
     CONFIG,
     ContainerdFacts,

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 import msgspec
 
 from fairlead.api.cluster.node_report import SettingState
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.tuning.drop_ins.choice import ChosenLines, DropIn
 from fairlead.node.tuning.drop_ins.own_file import OwnFile
 from fairlead.node.tuning.gpus import ECC, TARGETS, gpu_modes, write_gpu

@@ -18,8 +18,8 @@ from itertools import zip_longest
 from pathlib import Path, PurePosixPath
 
 from fairlead.node.files import read_file, replace_file
-from fairlead.node.host import Absent, Host
-from fairlead.node.program_run import run
+from fairlead.node.running.host import Absent, Host
+from fairlead.node.running.program_run import run
 from fairlead.node.tuning.boot_settings import without_run
 
 DIRECTORY = "/etc/default/grub.d"

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 from fairlead.node.tuning.boot_settings import GIVEN, NOT_SET, kernel_argument
 from fairlead.node.tuning.drop_ins.choice import ChosenLines, DropIn, choose
 from fairlead.node.tuning.drop_ins.grub import DIRECTORY, Grub, find_grub, make_menu, menu_has

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.node.host import Absent, Host, whole_number
+from fairlead.node.running.host import Absent, Host, whole_number
 from fairlead.node.tuning.boot_settings import (
     KUBELETS,
     NOT_SET,

@@ -16,7 +16,7 @@ from typing import Self, assert_never
 import msgspec
 
 from fairlead.api.cluster.node_report import SettingState, TuningMode
-from fairlead.node.host import Absent, Host
+from fairlead.node.running.host import Absent, Host
 from fairlead.node.settings import TuningSettings
 from fairlead.node.tuning.drop_ins.accepted import accepted_drop_in, accepted_file, set_accepted
 from fairlead.node.tuning.drop_ins.choice import ChosenLines, DropIn

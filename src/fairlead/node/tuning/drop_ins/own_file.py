@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fairlead.node.files import read_file, replace_file
-from fairlead.node.host import Host
+from fairlead.node.running.host import Host
 
 _BYTES_MAX = 64 << 10
 _HEAD = "# By the agent of Fairlead, for its tuning profile. Boot: "

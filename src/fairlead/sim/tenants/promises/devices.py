@@ -20,7 +20,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Pod
 from fairlead.api.kubernetes.devices import ResourceClaim
 from fairlead.decide.verdict import ObjectKey
-from fairlead.embedded.node_devices import claims_of
+from fairlead.embedded.own_controllers.node_devices import claims_of
 from fairlead.model.claimed.device_asks import device_claims_of
 from fairlead.model.cluster import ClusterState
 from fairlead.sim.observers.broken_promise import PromiseBroken

@@ -11,7 +11,7 @@ from collections import deque
 
 from prometheus_client import CollectorRegistry
 
-from fairlead.controllers.decision_log import DecisionLog
+from fairlead.controllers.placing.decision_log import DecisionLog
 from fairlead.embedded.storage.store import Store
 from fairlead.embedded.verbs.service import ApiService
 from fairlead.history.memory import MemoryHistory

@@ -31,7 +31,7 @@ from fairlead.decide.adoption.group_job import NAMED_KIND
 from fairlead.decide.verdict import ObjectKey
 from fairlead.history.memory import MemoryHistory
 from fairlead.model.pools.grouping import is_gated
-from fairlead.runtime.history import HistoryQuery, JobRecord
+from fairlead.runtime.kept.history import HistoryQuery, JobRecord
 from fairlead.sim.observers.broken_promise import PromiseBroken
 from fairlead.sim.observers.observer import Observer
 from fairlead.sim.promises.checkers import requests_of

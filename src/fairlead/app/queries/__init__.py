@@ -1,0 +1,4 @@
+"""What a process answers beside the API: the archive, explanations, decisions; who may ask.
+
+Begin with `answers.py`.
+"""

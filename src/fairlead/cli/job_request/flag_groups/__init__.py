@@ -1,0 +1,4 @@
+"""The flags of a request, by subject.
+
+Begin with `flags.py`.
+"""

@@ -1,0 +1,4 @@
+"""Machines of AWS.
+
+Begin with `aws.py`.
+"""

@@ -1,0 +1,4 @@
+"""Machines of Google Cloud.
+
+Begin with `gcp.py`.
+"""

@@ -1,0 +1,4 @@
+"""Machines of Azure.
+
+Begin with `azure.py`.
+"""

@@ -1,0 +1,4 @@
+"""Which nodes are bought, and for whom.
+
+Begin with `demand.py`.
+"""

@@ -1,0 +1,4 @@
+"""When a job may begin: gates and dependencies.
+
+Begin with `gate.py`.
+"""

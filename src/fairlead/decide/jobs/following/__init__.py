@@ -1,0 +1,4 @@
+"""What members report, and why they failed.
+
+Begin with `progress.py`.
+"""

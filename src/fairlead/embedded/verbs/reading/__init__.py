@@ -1,0 +1,4 @@
+"""Lists and watches.
+
+Begin with `lists.py`.
+"""

@@ -1,0 +1,4 @@
+"""What lies outside an API: connections, other servers, other processes.
+
+Begin with `fetch.py`.
+"""
