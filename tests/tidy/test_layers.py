@@ -13,7 +13,7 @@ from tests.tidy.sources import ROOT, SOURCE, tree
 
 FOLDER = "fairlead.controllers"
 #: Runs as well, and is a part of a controller: `UseKeeper` asks it.
-PART = f"{FOLDER}.use_samples"
+PART = f"{FOLDER}.records.use_samples"
 
 
 def test_the_import_contracts_hold() -> None:
@@ -64,7 +64,7 @@ def test_nothing_imports_the_scan_of_audit_lines_which_is_an_extra() -> None:
 
 def has_running_class(module: str) -> bool:
     """True for a module with a class that acts (`perform`) or runs beside others (`run`)."""
-    found = tree(SOURCE / "controllers" / f"{module.rpartition('.')[2]}.py").body
+    found = tree(SOURCE.parent / f"{module.replace('.', '/')}.py").body
     classes = [each for each in found if isinstance(each, ast.ClassDef)]
     methods = {each.name for one in classes for each in one.body
                if isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef))}  # fmt: skip
@@ -75,7 +75,7 @@ def controllers_of(graph: grimp.ImportGraph) -> list[str]:
     """Return the controllers: what runs, and is put together by the modules of `app`."""
     return [
         module
-        for module in sorted(graph.find_children(FOLDER) - {PART})
+        for module in sorted(graph.find_descendants(FOLDER) - {PART})
         if any(each.startswith("fairlead.app.")
                for each in graph.find_modules_that_directly_import(module))
         and has_running_class(module)
@@ -98,6 +98,6 @@ def test_controllers_meet_only_through_api_objects() -> None:
     names = {module.rpartition(".")[2] for module in controllers_of(graph)}
     assert {"scheduler", "jobs", "balloons", "idle", "logs", "unreachable_nodes"} <= names
     assert meetings(graph) == []
-    used, planted = f"{FOLDER}.job_writer", f"{FOLDER}.idle"
+    used, planted = f"{FOLDER}.pods.job_writer", f"{FOLDER}.records.idle"
     graph.add_import(importer=used, imported=planted)
-    assert (f"{FOLDER}.scheduler", planted) in meetings(graph), "a planted way is found"
+    assert (f"{FOLDER}.placing.scheduler", planted) in meetings(graph), "a planted way is found"

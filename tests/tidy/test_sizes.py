@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
 from tests.tidy.sources import modules, name, nodes, tree
 
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 POSITIONAL_MAX = 4
+SIBLINGS_MAX = 14
+#: Folders of one kind of thing, a module for each: what is searched there is found by its name.
+BY_NAME = {
+    "cli/commands", "cli/slurm_tools", "cli/views", "member", "node/machine_tests", "node/sources",
+    "web/pages",
+}  # fmt: skip
 
 
 def _functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
@@ -23,6 +30,12 @@ def _functions() -> list[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
 def test_no_module_is_longer_than_500_lines() -> None:
     lengths = {name(path): len(path.read_text().splitlines()) for path in modules()}
     assert {n: c for n, c in lengths.items() if c > MODULE_LINES_MAX} == {}
+
+
+def test_no_room_is_larger_than_one_sees_at_once() -> None:
+    rooms = Counter(name(path).rpartition("/")[0] for path in modules() if path.stem != "__init__")
+    crowded = {room for room, count in rooms.items() if count > SIBLINGS_MAX}
+    assert crowded == BY_NAME
 
 
 def test_no_function_is_longer_than_60_lines() -> None:

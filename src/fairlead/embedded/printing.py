@@ -3,8 +3,8 @@
 A `Printer` is columns plus a function from one object (plain JSON values) to its cells. Built-in
 kinds have the columns of the real server (pkg/printers/internalversion/printers.go), which
 `printers.json` lists; custom kinds get theirs from `additionalPrinterColumns`
-(`http/columns.py`). Columns of priority 1 show only with `-o wide`. Pure: the instant that ages are
-counted from is an argument.
+(`http/answering/columns.py`). Columns of priority 1 show only with `-o wide`. Pure: the instant
+that ages are counted from is an argument.
 """
 
 from __future__ import annotations

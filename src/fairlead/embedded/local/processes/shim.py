@@ -46,7 +46,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-sys.path.append(os.path.dirname(__file__).removesuffix("/fairlead/embedded/local"))
+sys.path.append(os.path.dirname(__file__).removesuffix("/fairlead/embedded/local/processes"))
 from fairlead.embedded.local.processes.shim_log import CHUNK_BYTES, RunLog
 from fairlead.embedded.local.processes.shim_session import DOOR, SESSIONS_MAX, ShimSession
 
