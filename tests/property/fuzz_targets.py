@@ -126,7 +126,10 @@ def _rows() -> Iterator[Target]:
     yield Target("cli.script.header:parse_header", (HEADER,), (CliError,),
                  named=(("file", "f"),), is_file=True)  # fmt: skip
     yield Target(
-        "runtime.metrics_page:parse_page", (PAGE,), (ValueError,), more=(("a", "a_bucket"),)
+        "runtime.exported.metrics_page:parse_page",
+        (PAGE,),
+        (ValueError,),
+        more=(("a", "a_bucket"),),
     )
     yield Target("embedded.http.protobuf:decode_protobuf", (CONTENT,), (ApiError,))
     yield Target(
@@ -136,7 +139,7 @@ def _rows() -> Iterator[Target]:
     yield text("api.values.sketch:parse_sketch", ("z:1 4:2", "-684:9999 1700:1"))
     yield text("member.hostlist:expand_hosts", ("node[001-003,07],b", "a[1-2]b[3-4]"))
     yield text(
-        "embedded.http.columns:compile_path",
+        "embedded.http.answering.columns:compile_path",
         (".a[*].b", '.status.conditions[?(@.type=="Ready")]', ".a[0]", ".a[-1]['b']"),
         use=_evaluated,
     )
@@ -195,13 +198,15 @@ def _values() -> Iterator[Target]:
     yield text("api.values.indices:parse_indices", ("0-31", "1,3,5-7", "0-99:4%5"))
     yield text("api.values.node_limit:parse_limit", ("3", "10%"))
     yield text(
-        "runtime.audit_export:parse_target", ("https://h/p?x", "tls://[::1]:6514", "file:///a")
+        "runtime.kept.audit_export:parse_target", ("https://h/p?x", "tls://[::1]:6514", "file:///a")
     )
     yield text("api.values.quantity:parse", ("500m", "16Gi", "2e3", "-1.5E"))
     yield text(
         "api.values.times:parse_time", ("2026-11-20T08:15:30.5Z", "2026-11-20T08:15:30+01:00")
     )
-    yield Target("app.settings:parse_listen", ("127.0.0.1:7443", "[::1]:0", ":80"), (CliError,))
+    yield Target(
+        "app.configuration.settings:parse_listen", ("127.0.0.1:7443", "[::1]:0", ":80"), (CliError,)
+    )
     yield Target("cli.cluster.numbers:parse_number", ("12", "12_3", "12.batch"))
     yield text("cli.formats.instants:parse_instant", ("2h ago", "2026-01-01", "09:30", "now-1d"),
                more=(1.7e9,))  # fmt: skip
@@ -220,11 +225,12 @@ def _values() -> Iterator[Target]:
     yield Target("cli.slurm_tools.columns:parse_sacct", ("JobID%20,State",), (ToolError,))
     yield Target("cli.slurm_tools.states:parse_state", ("PD", "RUNNING"))
     yield Target(
-        "decide.jobs.own_work:decode_work", ('{"seconds":0.4,"steps":60,"spanSeconds":900}',)
+        "decide.jobs.following.own_work:decode_work",
+        ('{"seconds":0.4,"steps":60,"spanSeconds":900}',),
     )
-    yield Target("decide.jobs.progress:decode_line", (b'{"step":1,"checkpoint":2}',))
+    yield Target("decide.jobs.following.progress:decode_line", (b'{"step":1,"checkpoint":2}',))
     yield Target("doctor.audit.request:parse_uri", ("/apis/a/v1/namespaces/b/c/d?watch=true",))
-    yield Target("embedded.verbs.lists:parse_version", ("12", "0"), (ApiError,))
+    yield Target("embedded.verbs.reading.lists:parse_version", ("12", "0"), (ApiError,))
     yield text("embedded.local.containers:expand", ("a $(B) $$(C)",), more=({"B": "b"},))
     yield text("model.element_sets:decode_set", ("0-3,7", "x:AAAA"), more=(parse_indices("0-63"),))
     yield text("node.traffic.classes:parse_prefix", ("192.0.2.0/24", "2001:db8::/32"))
@@ -246,7 +252,7 @@ def _files() -> Iterator[Target]:
     yield Target("doctor.readers.node_pods:parse_node_facts", ("a=b\nc=d\n",), is_file=True)
     yield file("embedded.virtual.profile:parse_profile", ("nodes: {}\n", "stages: []\n"))
     yield file("node.tuning.profile:parse_profile", ("lines: []\n",), more=("source",))
-    yield Target("node.node_report:decode_report", (b'{"version":1}', b'{"node":"\xff"}'),
+    yield Target("node.reports.node_report:decode_report", (b'{"version":1}', b'{"node":"\xff"}'),
                  (UnreadableReport,))  # fmt: skip
     asked = (
         b'{"version":1,"id":"a","action":"Reboot","bootId":"b",'
@@ -308,10 +314,10 @@ def _tools() -> Iterator[Target]:
     yield Target("sim.kwok.objects:read_template", ("phase: Running\n{{ $a := 1 }}\n- type: a\n",))
     yield Target("sim.setup.replay_command:read_options", ("{}", '{"nodes": 3}'), (ValueError,))
     decision = b'{"format":"fairlead.dev/decision","version":1}\n{"kind":"Job","object":{}}\n'
-    yield Target("app.decision_file:read_lines", (decision,), (DecisionFileError,),
+    yield Target("app.queries.decision_file:read_lines", (decision,), (DecisionFileError,),
                  parser=lambda data: read_lines(data.splitlines()))  # fmt: skip
     head = b'{"format":"fairlead.dev/decision","version":1,"cycle":1,"now":0,"objects":0}'
-    yield Target("app.decision_file:read_head", (head,), (DecisionFileError,))
+    yield Target("app.queries.decision_file:read_head", (head,), (DecisionFileError,))
 
 
 def _slurm_conf(text: str) -> object:
@@ -340,7 +346,7 @@ def _streams() -> Iterator[Target]:
     yield Target("kube.protocol:LineSplitter.feed", lines, errors=(InternalError,),
                  parser=_fed(lambda: LineSplitter(1024).feed))  # fmt: skip
     yield Target(
-        "runtime.loglines:LineCutter.feed", lines, parser=_fed(lambda: LineCutter(b"a ").feed)
+        "runtime.kept.loglines:LineCutter.feed", lines, parser=_fed(lambda: LineCutter(b"a ").feed)
     )
     files = Path(__file__).parents[1] / "unit" / "member" / "data"
     events = (files / "events.out.tfevents.tensorboardX-2.6.5").read_bytes()[:600]
@@ -356,7 +362,7 @@ def _streams() -> Iterator[Target]:
     watched = b'{"type":"MODIFIED","object":{"metadata":{"name":"a","resourceVersion":"7"}}}'
     yield Target("kube.decoding:Decoders.event", (watched, b'{"type":"ERROR","object":{}}'),
                  (ApiError,), parser=Decoders(JOBS).event)  # fmt: skip
-    yield Target("embedded.http.spdy:SpdyServer.feed", (_spdy(),), (SpdyError,),
+    yield Target("embedded.http.streams.spdy:SpdyServer.feed", (_spdy(),), (SpdyError,),
                  parser=_fed(_spdy_feed))  # fmt: skip
 
 

@@ -38,6 +38,7 @@ NO_STEP_OF_A_JOB = {
     "decide/health/policy.py",
     "decide/health/unreachable_nodes.py",
     "decide/leader_election.py",
+    "decide/notices/tickets.py",
     "decide/removal/ledger.py",
     "decide/teams/assign.py",
     "decide/teams/decide.py",

@@ -10,15 +10,7 @@ held for a slow reader: first the keys that match, then the rows of a few keys a
 from __future__ import annotations
 
 import zlib
-from collections.abc import (
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Collection,
-    Iterable,
-    Iterator,
-    Sequence,
-)
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, cast
@@ -180,7 +172,7 @@ class Dialect:
             f"CREATE INDEX {logs}_by_age ON {logs} (kept_at_ms)",
         )
 
-    def add_columns(self, there: Collection[str]) -> tuple[str, ...]:
+    def add_columns(self, there: Sequence[str]) -> tuple[str, ...]:
         """Return the statements that add what a table of jobs with these columns lacks."""
         jobs, missing = self.jobs, [each for each in _LATER_COLUMNS if each not in there]
         return (

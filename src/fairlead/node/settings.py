@@ -20,7 +20,7 @@ from fairlead.api.cluster.node_report import (
     METRIC_PATTERN,
     TuningMode,
 )
-from fairlead.api.values.sections import Section, about, within
+from fairlead.api.values.sections import DAY, HOUR, Section, about, within
 from fairlead.model.health.faults import Action, Severity
 from fairlead.node.running.probe_settings import (
     CloudSettings,
@@ -33,8 +33,6 @@ from fairlead.node.running.probe_settings import (
 )
 from fairlead.node.shaping.mechanism import MechanismChoice
 
-HOUR = 3600
-DAY = 24 * HOUR
 #: A program or a driver that hangs is given up after this.
 READ_SECONDS_MAX = 45
 
@@ -90,9 +88,7 @@ class EccSettings(Section, frozen=True):
 
     corrected_per_hour_max: Annotated[
         int,
-        within(
-            0, 10**9, "More corrected errors of a memory controller are a fault; 0: not judged."
-        ),
+        within(0, 10**9, "More corrected errors of a controller are a fault; 0: not judged."),
     ] = 0
 
 

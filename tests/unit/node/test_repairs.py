@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.unit.node.host_tree import BOOT, NEXT_BOOT, HostTree, Looks, named
 
 from fairlead.api.cluster.node_report import Action, AgentAnswer
+from fairlead.api.values.sections import DAY
 from fairlead.api.values.times import format_time
 from fairlead.input.errors import CliError
 from fairlead.node.registry import load_settings
@@ -28,7 +29,7 @@ from fairlead.node.repairs import (
     encode_request,
 )
 from fairlead.node.reports.state import KeptRepair, State, open_state
-from fairlead.node.settings import DAY, RepairSettings
+from fairlead.node.settings import RepairSettings
 
 GPU = "0000:3b:00.0"
 PodBody = dict[str, object]

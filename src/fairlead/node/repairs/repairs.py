@@ -19,6 +19,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 from fairlead.api.cluster.node_report import WHY_MAX, Action, AgentAnswer
+from fairlead.api.values.sections import DAY
 from fairlead.model.health.faults import Moment
 from fairlead.node.files import read_file
 from fairlead.node.repairs.machine import RepairFacts, perform, read_facts
@@ -32,7 +33,7 @@ from fairlead.node.repairs.ruling import ruling_on
 from fairlead.node.reports.state import KeptRepair, State
 from fairlead.node.running.host import Host
 from fairlead.node.running.program_run import ProgramOutcome
-from fairlead.node.settings import DAY, RepairSettings
+from fairlead.node.settings import RepairSettings
 from fairlead.runtime.logs import SILENT, Logger
 
 R = TypeVar("R")

@@ -13,12 +13,13 @@ from enum import Enum
 from typing import Self
 
 from fairlead.api.cluster.node_report import Action, AgentAnswer
+from fairlead.api.values.sections import DAY
 from fairlead.api.values.times import parse_time
 from fairlead.model.health.faults import Moment
 from fairlead.node.repairs.machine import RepairFacts
 from fairlead.node.repairs.request import RepairRequest
 from fairlead.node.reports.state import KeptRepair
-from fairlead.node.settings import DAY, RepairSettings
+from fairlead.node.settings import RepairSettings
 
 _SHOWN_MAX = 3
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import msgspec
 
+from fairlead.api.values.sections import HOUR
 from fairlead.model.health.faults import (
     Action,
     FaultVerdict,
@@ -21,7 +22,7 @@ from fairlead.model.health.faults import (
 from fairlead.node.devices import read_each
 from fairlead.node.reports.counters import Counter, grown, per_hour
 from fairlead.node.running.host import Absent, Host
-from fairlead.node.settings import HOUR, AgentSettings, EccSettings
+from fairlead.node.settings import AgentSettings, EccSettings
 from fairlead.node.source import Judged, SignalSource, skipped
 
 CHECK, RATE_CHECK = "memory-ecc", "memory-ecc-rate"

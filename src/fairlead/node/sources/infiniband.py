@@ -16,6 +16,7 @@ from functools import partial
 
 import msgspec
 
+from fairlead.api.values.sections import HOUR
 from fairlead.model.health.faults import (
     Action,
     FaultVerdict,
@@ -31,7 +32,7 @@ from fairlead.model.health.faults import (
 from fairlead.node.devices import read_each
 from fairlead.node.reports.counters import Counter, CounterGrowth, grown, per_hour
 from fairlead.node.running.host import Absent, Host
-from fairlead.node.settings import HOUR, AgentSettings, InfinibandSettings
+from fairlead.node.settings import AgentSettings, InfinibandSettings
 from fairlead.node.source import Judged, SignalSource, skipped
 
 DOWN, FLAPS, ERRORS, COUNT = "fabric-port", "fabric-flaps", "fabric-errors", "fabric-ports"

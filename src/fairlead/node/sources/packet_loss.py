@@ -13,6 +13,7 @@ from functools import partial
 
 import msgspec
 
+from fairlead.api.values.sections import HOUR
 from fairlead.model.health.faults import (
     Action,
     Moment,
@@ -25,7 +26,7 @@ from fairlead.model.health.faults import (
 from fairlead.node.devices import network_devices, read_each
 from fairlead.node.reports.counters import Counter, grown
 from fairlead.node.running.host import Absent, Host, whole_number
-from fairlead.node.settings import HOUR, AgentSettings
+from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource, skipped
 
 SOURCE = "packet-loss"

@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from fairlead.api.values.sections import HOUR
 from fairlead.model.health.faults import (
     Action,
     FaultVerdict,
@@ -26,7 +27,7 @@ from fairlead.model.health.faults import (
 from fairlead.node.devices import read_each
 from fairlead.node.reports.counters import Counter, grown, per_hour
 from fairlead.node.running.host import Absent, Host, whole_number
-from fairlead.node.settings import HOUR, AgentSettings
+from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource, skipped
 
 FATAL, RATE, WIDTH = "pcie-fatal", "pcie-rate", "pcie-width"
