@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "fairlead"
 #: Packages whose modules are compared; of the others the walk names those that matter.
 COMPARED = ("controllers/", "decide/", "model/")
+#: Rooms that a reader crosses.
+ROOMS_MAX = 60
 #: Entered at every start, whether there is a job or not.
 NO_STEP_OF_A_JOB = {
     "controllers/gangs/adoption.py",
@@ -91,6 +93,7 @@ def test_the_walk_names_each_module_once_and_only_modules_that_exist() -> None:
     assert len(named) > 50
     assert [module for module, count in named.items() if count > 1] == []
     assert [module for module in named if not (SOURCES / module).exists()] == []
+    assert len({module.rpartition("/")[0] for module in named}) <= ROOMS_MAX
 
 
 def test_a_job_enters_the_modules_that_the_walk_names() -> None:
