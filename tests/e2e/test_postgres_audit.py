@@ -39,7 +39,7 @@ pytestmark = pytest.mark.e2e
 WRITE = """
 import asyncio, random, sys
 from fairlead.history.postgres import PostgresStore
-from fairlead.runtime.kept.history import HistoryQuery, record_of
+from fairlead.runtime.history import HistoryQuery, record_of
 from fairlead.testing.builders import make_job
 
 async def main():

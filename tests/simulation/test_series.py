@@ -66,8 +66,9 @@ REPLICAS = 2
 def controllers() -> dict[str, int]:
     """Return the controllers by name, and how many kinds of actions each performs."""
     found: dict[str, int] = {}
-    for module in pkgutil.iter_modules(fairlead.controllers.__path__):
-        loaded = importlib.import_module(f"fairlead.controllers.{module.name}")
+    path, prefix = fairlead.controllers.__path__, "fairlead.controllers."
+    for module in pkgutil.walk_packages(path, prefix):
+        loaded = importlib.import_module(module.name)
         for _, made in inspect.getmembers(loaded, inspect.isclass):
             if made.__module__ == loaded.__name__ and isinstance(getattr(made, "name", None), str):
                 hints = typing.get_type_hints(made.perform)

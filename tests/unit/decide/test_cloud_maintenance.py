@@ -17,7 +17,7 @@ def announced(
 ) -> ReportedFault:
     found = fault(CLOUD_MAINTENANCE, severity=severity, action=Action.WATCH, at=at,
                   component="machine", codes=("reboot",))  # fmt: skip
-    return replace(found, due=None if due is None else format_time(due))
+    return replace(found, due_time=None if due is None else format_time(due))
 
 
 def seeing(*, used: bool = True) -> HealthWorld:

@@ -94,23 +94,24 @@ def test_an_mpirun_that_is_given_no_hosts_starts_its_daemons_through_srun(tmp_pa
     assert lines == [f"{rank} [0, 1, 2, 3] {rank // 2}" for rank in range(4)]
 
 
-#: What Lightning asks of the environment for `devices` tasks on each of `num_nodes` nodes.
+#: What Lightning asks of the environment (each line by one write, also with PYTHONUNBUFFERED) for `devices` tasks on each of `num_nodes` nodes.
 LIGHTNING = """
 import os, sys
 devices, num_nodes = 4, 2
 given = os.environ
+def say(*words): os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 assert "SLURM_NTASKS" in given
 if given["SLURM_JOB_NAME"] in ("bash", "interactive"):  # it passes Slurm over, as in salloc's shell
     assert "LOCAL_RANK" in given, "it starts processes of its own"
     rank = int(given["NODE_RANK"]) * devices + int(given["LOCAL_RANK"])
-    print(rank, given["LOCAL_RANK"], given["NODE_RANK"], given["MASTER_ADDR"])
+    say(rank, given["LOCAL_RANK"], given["NODE_RANK"], given["MASTER_ADDR"])
     sys.exit()
 if int(given["SLURM_NTASKS"]) > 1 and "SLURM_NTASKS_PER_NODE" not in given:
     sys.exit("You set `ntasks` in your SLURM script, set `ntasks-per-node` instead")
 assert int(given["SLURM_NTASKS_PER_NODE"]) == devices, "devices do not match `ntasks-per-node`"
 assert int(given["SLURM_NNODES"]) == num_nodes, "num_nodes does not match `nodes`"
 root = given["SLURM_NODELIST"].split("[")[0].split(",")[0]
-print(given["SLURM_PROCID"], given["SLURM_LOCALID"], given["SLURM_NODEID"], root)
+say(given["SLURM_PROCID"], given["SLURM_LOCALID"], given["SLURM_NODEID"], root)
 """
 
 

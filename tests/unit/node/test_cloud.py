@@ -260,4 +260,4 @@ def test_when_the_machine_stops_is_in_its_report(machine: CloudMachine) -> None:
     machine.look()
     report = report_of(machine.looks.watch, machine.looks.host.now())
     status = report_status(report, node_uid="u", now=machine.now())
-    assert [each.due for each in status.faults] == [format_time(at)]
+    assert [each.due_time for each in status.faults] == [format_time(at)]

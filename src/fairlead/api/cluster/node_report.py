@@ -180,7 +180,9 @@ class ReportedFault(Wire, frozen=True):
     ] = ()
     count: Annotated[int, doc("How often it was seen.", ge=0)] = 1
     evidence: Annotated[str, doc("What was seen last.", maxLength=EVIDENCE_MAX)] = ""
-    due: Annotated[Instant | None, doc("When the machine stops for it, if that is known.")] = None
+    due_time: Annotated[Instant | None, doc("When the machine stops for it, if that is known.")] = (
+        None
+    )
 
     @property
     def words(self) -> str:

@@ -167,8 +167,8 @@ def _need(node: Node, found: Sequence[ReportedFault], policy: HealthPolicy, now:
             firsts[rank] = first
         elif rank not in firsts:  # the clock of a node may be wrong: not of the future
             firsts[rank] = now
-        if fault.due is not None:
-            due = min(due, instant_of(fault.due, due))
+        if fault.due_time is not None:
+            due = min(due, instant_of(fault.due_time, due))
         own = rank, fault.action.rank
         if fault.action.rank > action.rank:
             action = fault.action
