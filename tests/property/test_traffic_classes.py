@@ -63,7 +63,7 @@ def test_each_address_has_the_class_of_its_longest_prefix(
         address = kind(number)
         got = [each.traffic_class for each in found if each.first <= address <= each.last]
         wanted = longest(table, address)
-        assert got == [wanted], address
+        assert got == ([] if wanted == INTERNET else [wanted]), address
 
 
 @given(tables())

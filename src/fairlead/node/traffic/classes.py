@@ -1,8 +1,7 @@
 """Prefix lists, and the intervals that they are compiled to: the longest prefix wins (pure).
 
 The kernel's interval sets refuse what overlaps, so nested prefixes are cut into disjoint intervals
-here, and neighbours of one class are joined. What no prefix has is the class `internet`, so each
-address is in one interval.
+here, and neighbours of one class are joined. What no prefix has is the class `internet`.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ def by_prefix(shipped: Iterable[PrefixList], own: Iterable[PrefixList]) -> dict[
 
 
 def intervals(prefixes: Mapping[Network, str], family: int) -> tuple[Interval, ...]:
-    """Return the disjoint intervals of one family, by address; together they are all addresses.
+    """Return the disjoint intervals of one family, by address, without those of the internet.
 
     Prefixes nest or are apart, so one pass with a stack of those that are open gives each address
     to the innermost one.
@@ -144,12 +143,13 @@ def intervals(prefixes: Mapping[Network, str], family: int) -> tuple[Interval, .
     return tuple(
         Interval(address(first), address(last), name)
         for first, last, name in _joined(_pieces(prefixes, family))
+        if name != INTERNET
     )
 
 
 def _pieces(prefixes: Mapping[Network, str], family: int) -> Iterator[tuple[int, int, str]]:
     """Yield (first, last, class) of disjoint pieces, by address."""
-    opened = [((1 << (32 if family == 4 else 128)) - 1, INTERNET)]
+    opened: list[tuple[int, str]] = []
     start = 0
 
     def close_before(first: float) -> Iterator[tuple[int, int, str]]:
@@ -167,7 +167,7 @@ def _pieces(prefixes: Mapping[Network, str], family: int) -> Iterator[tuple[int,
     )
     for first, _, last, name in ordered:
         yield from close_before(first)
-        if start < first:
+        if opened and start < first:
             yield start, first - 1, opened[-1][1]
         start = first
         opened.append((last, name))

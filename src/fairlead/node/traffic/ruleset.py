@@ -21,17 +21,16 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from fairlead.node.traffic.classes import FAMILIES, Address, Interval
+from fairlead.node.traffic.classes import FAMILIES, INTERNET, Address, Interval
 
 TABLE = "fairlead"
 #: Changes when the shape of the rules does, so that an agent of another version sets them up.
-SHAPE = 4
+SHAPE = 3
 #: Addresses that a map can have; more are refused by the kernel.
 ADDRESSES_MAX = 16_384
 #: Behind filters (0), so that what a policy drops is not counted; before translation (100).
 _PRIORITY = 10
 _HOOKS = ("forward", "input", "output")
-_ADDRESS_TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}
 #: What the hooks do with packets of IPv6; those of IPv4 are not sent on, which is cheaper.
 _IPV6 = "ipv6"
 _MARKER = "ruleset/"
@@ -70,7 +69,7 @@ class CounterKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CountingPlan:
-    """Classes, and the intervals of each family, which give every address a class."""
+    """Classes, and the intervals of each family that belong to one."""
 
     classes: tuple[str, ...]
     intervals: Mapping[int, tuple[Interval, ...]]
@@ -248,8 +247,7 @@ def set_up(
     commands += [
         _rule(chain,
               _match(_address(family, is_source=direction == "out"), f"@{_own(family, number)}"),
-              {"vmap": {"key": _address(family, is_source=direction != "out"),
-                        "data": f"@{numbered(f'{host}{direction}{family}', number)}"}})
+              {"jump": {"target": numbered(f"{host}{direction}{family}", number)}})
         for (chain, family), hook in firsts.items()
         for direction in DIRECTIONS
         for host in ["host-" if rules.hosts and _HOST_HOOKS[direction] == hook else ""]
@@ -280,15 +278,32 @@ def _own(family: int, number: int) -> str:
 
 def _family(plan: CountingPlan, family: int, number: int) -> list[Command]:
     """Return sets, maps and chains of one family, and the rules of the chains."""
-    kind = _ADDRESS_TYPES[family]
+    kind = "ipv4_addr" if family == 4 else "ipv6_addr"
     commands = [_add("set", name=_own(family, number), type=kind, size=ADDRESSES_MAX)]
     for direction in DIRECTIONS:
-        chains = {each: map_name(each, direction, family, number) for each in plan.classes}
-        for name in chains.values():
+        is_source = direction == "out"
+        counts: dict[str, Command] = {}
+        for each in plan.classes:
+            name = map_name(each, direction, family, number)
             commands.append(_add("map", name=name, type=kind, map="counter", size=ADDRESSES_MAX))
-            commands += _counting_chain(name, name, family, direction)
-        name = numbered(f"{direction}{family}", number)
-        commands.append(_by_class(name, plan, family, chains))
+            key = {"key": _address(family, is_source=is_source), "data": f"@{name}"}
+            counts[each] = {"counter": {"map": key}}
+            if each != INTERNET:
+                commands += [_add("chain", name=name), _rule(name, counts[each])]
+        entries = [
+            [_span(each),
+             {"goto": {"target": map_name(each.traffic_class, direction, family, number)}}]
+            for each in plan.intervals[family]
+        ]  # fmt: skip
+        # A chain is left by goto, so what no interval has comes to the rule behind.
+        chain = numbered(f"{direction}{family}", number)
+        key = {"key": _address(family, is_source=not is_source), "data": f"@{chain}"}
+        commands += [
+            _add("map", name=chain, type=kind, map="verdict", flags=["interval"], elem=entries),
+            _add("chain", name=chain),
+            _rule(chain, {"vmap": key}),
+            _rule(chain, counts[INTERNET]),
+        ]  # fmt: skip
     return commands
 
 
@@ -298,31 +313,31 @@ def _host_family(plan: CountingPlan, family: int, number: int) -> list[Command]:
     Each counts for the address, as the others do; `host_pods` puts the rules that ask for the
     cgroup before that.
     """
+    kind = "ipv4_addr" if family == 4 else "ipv6_addr"
     commands: list[Command] = []
     for direction in DIRECTIONS:
-        chains = {each: host_chain(each, direction, family, number) for each in plan.classes}
-        for each, chain in chains.items():
-            counted = map_name(each, direction, family, number)
-            commands += _counting_chain(chain, counted, family, direction)
-        name = numbered(f"host-{direction}{family}", number)
-        commands.append(_by_class(name, plan, family, chains))
+        is_source = direction == "out"
+        for each in plan.classes:
+            chain = host_chain(each, direction, family, number)
+            data = f"@{map_name(each, direction, family, number)}"
+            counted = {"counter": {"map": {"key": _address(family, is_source=is_source),
+                                           "data": data}}}  # fmt: skip
+            commands += [_add("chain", name=chain), _rule(chain, counted)]
+        entries = [
+            [_span(each),
+             {"goto": {"target": host_chain(each.traffic_class, direction, family, number)}}]
+            for each in plan.intervals[family]
+        ]  # fmt: skip
+        chain = numbered(f"host-{direction}{family}", number)
+        key = {"key": _address(family, is_source=not is_source), "data": f"@{chain}"}
+        rest = host_chain(INTERNET, direction, family, number)
+        commands += [
+            _add("map", name=chain, type=kind, map="verdict", flags=["interval"], elem=entries),
+            _add("chain", name=chain),
+            _rule(chain, {"vmap": key}),
+            _rule(chain, {"goto": {"target": rest}}),
+        ]  # fmt: skip
     return commands
-
-
-def _counting_chain(name: str, counted: str, family: int, direction: Direction) -> list[Command]:
-    """Return a chain that counts a packet for the address that a map leads from."""
-    key = {"key": _address(family, is_source=direction == "out"), "data": f"@{counted}"}
-    return [_add("chain", name=name), _rule(name, {"counter": {"map": key}})]
-
-
-def _by_class(name: str, plan: CountingPlan, family: int, chains: Mapping[str, str]) -> Command:
-    """Return the map from each address of the other end to the chain of its class."""
-    entries = [
-        [_span(each), {"jump": {"target": chains[each.traffic_class]}}]
-        for each in plan.intervals[family]
-    ]  # fmt: skip
-    kind = _ADDRESS_TYPES[family]
-    return _add("map", name=name, type=kind, map="verdict", flags=["interval"], elem=entries)
 
 
 def _span(interval: Interval) -> object:
