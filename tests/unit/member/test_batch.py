@@ -211,12 +211,13 @@ def test_a_program_beside_the_script_signals_a_step_all_of_them_or_the_script(
         "srun -N1 -n1 bash catch 0 & until [ -e up-0 ]; do sleep 0.05; done\n"
         "srun -N1 -n1 bash catch 1 & touch up-script; until wait; do :; done"
     )
-    members = job(tmp_path, script)
+    own = f"s{os.getpid()}"  # directories of steps are those of all tests
+    members = job(tmp_path, script, name=own)
     while not all((tmp_path / f"up-{i}").exists() for i in ("0", "1", "script")):
         assert members[-1].poll() is None
     environment = {**os.environ, "TMPDIR": str(tmp_path), "FAIRLEAD_ATTEMPT": "1"}
 
-    def signalled(name: str, target: str, uid: str = "j") -> tuple[int, str]:
+    def signalled(name: str, target: str, uid: str = own) -> tuple[int, str]:
         done = subprocess.run(
             [sys.executable, "-m", "fairlead.member.step_signal", name, target], text=True,
             env={**environment, "FAIRLEAD_JOB_UID": uid}, capture_output=True, check=False,

@@ -94,7 +94,8 @@ def test_an_mpirun_that_is_given_no_hosts_starts_its_daemons_through_srun(tmp_pa
     assert lines == [f"{rank} [0, 1, 2, 3] {rank // 2}" for rank in range(4)]
 
 
-#: What Lightning asks of the environment (each line by one write, also with PYTHONUNBUFFERED) for `devices` tasks on each of `num_nodes` nodes.
+#: What Lightning asks of the environment for `devices` tasks on each of `num_nodes` nodes. A line
+#: is one write, also where PYTHONUNBUFFERED is set.
 LIGHTNING = """
 import os, sys
 devices, num_nodes = 4, 2
