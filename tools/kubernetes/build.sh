@@ -56,6 +56,7 @@ build_module helm helm.sh/helm/v4/cmd/helm
 build_module promql .
 build_module prometheus github.com/prometheus/prometheus/cmd/prometheus remove_all_sd
 build_module coredns .
+build_module dex .
 if [ "${1:-}" = --nodes ]; then
   build_module crane github.com/google/go-containerregistry/cmd/crane
   # Beside Kubernetes, for tests: volumes and devices of nodes. Their modules name the versions of tools/kubernetes, as far
