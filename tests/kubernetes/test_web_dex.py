@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +58,7 @@ class Dex:
 
 
 @contextmanager
-def dex(directory: Path) -> Iterator[Dex]:
+def dex(directory: Path) -> Generator[Dex]:
     """Run Dex with its objects in memory; it is killed at the end of the block."""
     binary = find_binaries() / "dex"
     if not binary.exists():
