@@ -51,6 +51,7 @@ EMPTY = {
     "Time of an answer", "Answers", "Certificate ends in", "Launches refused",
     "Removals held back", "Part of the limits used", "Balloons", "Nodes out of service",
     "Sick nodes in service", "What holds health back", "Notices by how a try ended",
+    "Tickets of nodes",
     "Sent to the internet", "Received from the internet", "Traffic by class",
     "Budgets of internet traffic", "Budgets of destinations", "Nodes by what they count",
     "GPUs held and not used",
