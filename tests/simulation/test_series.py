@@ -104,7 +104,7 @@ def bounds() -> Mapping[str, Bound]:
     """Return the bound of each family."""
     loops = controllers()
     kinds = sum(isinstance(each, resources.Resource) for each in vars(resources).values())
-    texts = [path.read_text() for path in (ROOT / "src/fairlead/app").glob("*.py")]
+    texts = [path.read_text() for path in (ROOT / "src/fairlead/app").rglob("*.py")]
     literal = re.compile(r"SupervisedService\(\s*\"(.+?)\"")
     services = {name for text in texts for name in literal.findall(text)}
     readers = len(loops) + 2  # the mirrors, the cluster's state

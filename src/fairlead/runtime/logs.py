@@ -122,6 +122,13 @@ def configure(
     return log
 
 
+def _is_of_a_closed_connection(record: logging.LogRecord) -> bool:
+    """True for what uvloop logs of a connection that this process closed during a TLS handshake."""
+    error = record.exc_info[1] if record.exc_info else None
+    is_closed = isinstance(error, RuntimeError) and "the handler is closed" in str(error)
+    return is_closed and record.name == "asyncio" and "SSL" in record.getMessage()
+
+
 class _Forwarding(logging.Handler):
     """Writes the records of Python's logging as lines of ours."""
 
@@ -130,6 +137,8 @@ class _Forwarding(logging.Handler):
         self._log = log
 
     def emit(self, record: logging.LogRecord) -> None:
+        if _is_of_a_closed_connection(record):
+            return
         try:
             text = record.getMessage()
         except (TypeError, ValueError, KeyError):  # arguments that do not fit the format

@@ -107,3 +107,21 @@ def test_libraries_log_from_warnings_on(
     entries = [json.loads(line) for line in out.getvalue().splitlines()]
     assert [(e["level"], e["text"]) for e in entries] == expected
     assert all("exception" not in e for e in entries)
+
+
+@pytest.mark.parametrize(
+    ("library", "text", "error", "lines"),
+    [
+        ("asyncio", "Fatal error on SSL protocol", RuntimeError("x; the handler is closed"), 0),
+        ("asyncio", "Fatal error on SSL protocol", RuntimeError("x"), 1),
+        ("asyncio", "Fatal error on transport", RuntimeError("the handler is closed"), 1),
+        ("other", "Fatal error on SSL protocol", RuntimeError("the handler is closed"), 1),
+    ],
+)
+def test_a_connection_that_is_closed_in_its_handshake_is_no_line(
+    library: str, text: str, error: Exception, lines: int
+) -> None:
+    out = io.StringIO()
+    configure(clock=FixedClock(), stream=out)
+    logging.getLogger(library).error(text, exc_info=error)
+    assert len(out.getvalue().splitlines()) == lines
