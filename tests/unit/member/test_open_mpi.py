@@ -108,8 +108,9 @@ def test_a_rank_that_aborts_or_is_lost_ends_all_tasks_that_speak_pmix(
     script = f"cd {tmp_path}\nmkdir pids; cd pids\nsrun --mpi=pmix -n 3 {sys.executable} ../ends.py"
     codes, _, errors = run(tmp_path, script, nodes=1, **JOB | LIBRARIES)
     assert codes != [0], errors
-    [first] = [line for line in errors.splitlines() if "task 1: " in line]
-    assert first.endswith("Killed" if code == 137 else f"exit code {code}"), errors
+    first = [line for line in errors.splitlines() if "task 1: " in line]
+    ends = "Killed" if code == 137 else f"exit code {code}"
+    assert [line.endswith(ends) for line in first] == [True], errors
     pids = [int(path.name) for path in (tmp_path / "pids").iterdir()]
     assert len(pids) == 3
     assert not [pid for pid in pids if Path(f"/proc/{pid}").exists()]
