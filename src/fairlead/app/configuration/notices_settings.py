@@ -136,7 +136,7 @@ def conflicts_of_notices(settings: NoticesSettings) -> Iterator[tuple[str, str]]
             yield path, f"it is no URL, nor {PROVIDER} or {SECRET_URL}: {error}"
             continue
         if name in named:
-            yield path, f"'{name}' is there already; tickets are told apart by the host"
+            yield path, f"'{name}' is there already; each target has a host of its own"
         named.add(name)
     for i, domain in enumerate(settings.mail_domains):
         if not MAIL_ADDRESS.fullmatch(f"x@{domain}"):

@@ -39,7 +39,7 @@ from fairlead.node.settings import AgentSettings
 from fairlead.node.source import Judged, SignalSource
 
 SOURCE = CHECK = CLOUD_MAINTENANCE
-#: Preemption is told 30 s before on Azure and Compute Engine, 2 min on EC2.
+#: Preemption is announced 30 s before on Azure and Compute Engine, 2 min on EC2.
 _PERIOD_SECONDS = 5
 ADDRESS = "http://169.254.169.254"
 _BYTES_MAX = 64 << 10

@@ -1,4 +1,4 @@
-"""Which nodes are bought, and for whom.
+"""Which nodes are bought, and for which gangs.
 
 Begin with `demand.py`.
 """
