@@ -6,7 +6,7 @@ import asyncio
 import base64
 import itertools
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,7 +15,13 @@ from aiohttp import ClientSession, ClientWebSocketResponse
 from tests.patience import PATIENCE_SECONDS
 
 CHROMIUM = shutil.which("chromium") or ""
+#: What a call is answered when the page goes while it runs.
+_CHANGED, _GONE = "Inspected target navigated", "Cannot find context"
 _LISTENING = b"DevTools listening on "
+
+
+class CallError(Exception):
+    """The browser refused a call; the argument is its message."""
 
 
 class Tab:
@@ -34,7 +40,8 @@ class Tab:
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (answer := await self._socket.receive_json()).get("id") != number:
                 pass
-        assert "error" not in answer, answer
+        if error := answer.get("error"):
+            raise CallError(error["message"])
         found: dict[str, Any] = answer["result"]
         return found
 
@@ -55,8 +62,17 @@ class Tab:
         """Return once an expression is true; it may fail while pages change."""
         script = f"(() => {{ try {{ return !!({condition}); }} catch {{ return false; }} }})()"
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not await self.evaluate(script):  # noqa: ASYNC110 # a page has no event of ours
+            while not await self._holds(script):  # noqa: ASYNC110 # a page has no event of ours
                 await asyncio.sleep(0.05)
+
+    async def _holds(self, script: str) -> bool:
+        """Return whether it is true in a page that stays for as long as that takes."""
+        try:
+            return bool(await self.evaluate(script))
+        except CallError as error:
+            if _CHANGED not in str(error) and _GONE not in str(error):
+                raise
+            return False
 
     async def text(self, selector: str = "main") -> str:
         """Return what a person reads in an element."""
@@ -84,7 +100,7 @@ class Tab:
 
 
 @asynccontextmanager
-async def chromium() -> AsyncIterator[Tab]:
+async def chromium() -> AsyncGenerator[Tab]:
     """Yield a tab of a browser of its own, which ends with the block."""
     with TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         process = await asyncio.create_subprocess_exec(

@@ -1,34 +1,58 @@
-"""A data directory that an earlier version wrote, and command lines of one version each way.
-
-`earlier/data-82abc461.tar.xz` was recorded with revision 82abc461: `fairlead up --nodes 3`, a team,
-a node pool, an array of four elements that ended, a gang that ran, and one that was held.
-"""
+"""A data directory that an earlier version writes, and command lines of one version each way."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
-import tarfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.e2e.cli_world import Shell, eventually
 from tests.earlier_version import earlier_source
 
 pytestmark = pytest.mark.e2e
-RECORDED = Path(__file__).with_name("earlier") / "data-82abc461.tar.xz"
 HERE = ("--listen", "127.0.0.1:0")
 Run = Callable[..., str]
+GROUP = "fairlead.dev/v1alpha1"
+_PATH, _DEFAULT = f"/apis/{GROUP}", f"/apis/{GROUP}/namespaces/default"
+PATHS = {
+    "Team": f"{_PATH}/teams", "NodePool": f"{_PATH}/nodepools",
+    "JobArray": f"{_DEFAULT}/jobarrays", "Job": f"{_DEFAULT}/jobs",
+}  # fmt: skip
+DAY_SECONDS = 86_400
+
+
+def role(count: int, seconds: int, gpus: int = 0) -> dict[str, Any]:
+    """A role whose pods run on virtual nodes for so long."""
+    limits = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
+    container = {"name": "c", "image": "i", "command": ["train"], "resources": limits}
+    annotations = {"fairlead.dev/simulate-seconds": str(seconds)}
+    template = {"metadata": {"annotations": annotations}, "spec": {"containers": [container]}}
+    return {"name": "worker", "count": count, "template": template}
+
+
+def objects() -> Iterator[dict[str, Any]]:
+    """A team, a node pool, an array that ends, a gang that runs, and one that is held."""
+    yield {"kind": "Team", "metadata": {"name": "vision"},
+           "spec": {"namespaces": ["default"], "shares": [{"nodes": 1}]}}  # fmt: skip
+    resources = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "8", "pods": "110"}
+    yield {"kind": "NodePool", "metadata": {"name": "cloud"},
+           "spec": {"max": 2, "provider": {"type": "External"},
+                    "template": {"resources": resources}}}  # fmt: skip
+    yield {"kind": "JobArray", "metadata": {"name": "sweep"},
+           "spec": {"indices": "0-3", "template": {"roles": [role(1, 1)]}}}  # fmt: skip
+    yield {"kind": "Job", "metadata": {"name": "steady"},
+           "spec": {"roles": [role(2, DAY_SECONDS, gpus=8)]}}  # fmt: skip
+    yield {"kind": "Job", "metadata": {"name": "held"},
+           "spec": {"suspend": True, "roles": [role(2, 1)]}}  # fmt: skip
 
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    """The recorded directory, and commands of this version."""
+    """Commands of this version."""
     shell = Shell(tmp_path)
-    with tarfile.open(RECORDED) as packed:
-        packed.extractall(shell.data, filter="data")
-    shell.data.chmod(0o700)
     try:
         yield shell
     finally:
@@ -62,17 +86,26 @@ def use(name: str, run: Run) -> None:
     assert name in run("history")
 
 
+def states(shell: Shell) -> dict[str, str]:
+    """The state of each job and array, by its name."""
+    rows = (line.split() for line in shell.run("ps", "-a").out.splitlines())
+    return {row[0]: row[2] for row in rows}
+
+
 def test_what_an_earlier_version_stored_goes_on_and_commands_of_both_are_answered(
     shell: Shell, earlier: Run
 ) -> None:
-    earlier("up", "--detach", "--data", str(shell.data), *HERE)
+    earlier("up", "--detach", "--data", str(shell.data), "--nodes", "3", *HERE)
+    for each in objects():
+        shell.create(PATHS[each["kind"]], {"apiVersion": GROUP, **each})
     eventually(lambda: shell.state("steady"), "Running")
+    eventually(lambda: states(shell).get("sweep"), "Succeeded")
     use("later-commands", lambda *arguments: shell.run(*arguments).out)
     earlier("down", "--data", str(shell.data))
 
     shell.up(*HERE)
-    states = {line.split()[0]: line.split()[2] for line in shell.run("ps", "-a").out.splitlines()}
-    assert (states["sweep"], states["held"]) == ("Succeeded", "Held")
+    found = states(shell)
+    assert (found["sweep"], found["held"]) == ("Succeeded", "Held")
     assert "sweep" in shell.run("history").out
     eventually(lambda: shell.state("steady"), "Running")
     assert shell.status("steady")["attempt"] == 1
