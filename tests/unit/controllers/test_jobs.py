@@ -475,6 +475,50 @@ def test_the_next_controller_keeps_the_place_of_a_pod_that_an_earlier_one_asked_
     _play(play)
 
 
+def test_an_attempt_all_of_whose_creations_had_an_answer_ends_while_controllers_restart() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _started(cluster)
+        assert not (await cluster.job()).status.attempts[-1].may_have_late_pods
+        await cluster.client.delete(PODS, next(iter(cluster.pods())), namespace="default")
+        for _ in range(4):
+            await cluster.kill()
+            cluster.start()
+            await asyncio.sleep(1.5)
+        assert (await cluster.job()).status.attempts[-1].finished_at is not None
+        assert not cluster.pods()
+
+    _play(play)
+
+
+def test_a_pod_asked_for_before_two_restarts_keeps_its_place_though_all_members_ran() -> None:
+    async def play(cluster: Cluster) -> None:
+        await _submit(cluster)
+        create = cluster.client.create
+        late = _swallow_creations(cluster)
+        await cluster.place("n0", "n1")
+        await asyncio.sleep(0.2)
+        assert late, "the first controller asked for pods"
+        await cluster.kill()
+        cluster.client.create = create
+        cluster.start()
+        await asyncio.sleep(5)
+        await cluster.set_pods("Running")
+        await asyncio.sleep(1)
+        record = (await cluster.job()).status.attempts[-1]
+        assert record.started_at is not None
+        assert record.may_have_late_pods
+        await cluster.kill()
+        cluster.start()
+        await asyncio.sleep(1)
+        await cluster.client.delete(PODS, next(iter(cluster.pods())), namespace="default")
+        await asyncio.sleep(25)
+        assert (await cluster.job()).status.attempts[-1].finished_at is None
+        await asyncio.sleep(6)
+        assert (await cluster.job()).status.attempts[-1].finished_at is not None
+
+    _play(play)
+
+
 def test_a_refusal_that_outlasts_the_patience_ends_the_attempt_in_the_servers_words() -> None:
     async def play(cluster: Cluster) -> None:
         await _submit(cluster)
@@ -661,17 +705,27 @@ async def _indexed(client: FakeClient) -> AsyncIterator[Callable[[], JobView]]:
             task.cancel()
 
 
-@pytest.mark.parametrize("policy", [RestartPolicy.GANG, RestartPolicy.MEMBER])
-def test_a_new_controller_awaits_late_pods_of_an_old_attempt_only_where_members_are_replaced(
-    policy: RestartPolicy,
+@pytest.mark.parametrize(
+    ("policy", "age", "may_have_late_pods", "is_awaited"),
+    [
+        (RestartPolicy.GANG, 86400, True, False),
+        (RestartPolicy.GANG, 60, True, True),
+        (RestartPolicy.GANG, 0, False, False),
+        (RestartPolicy.GANG, None, False, True),
+        (RestartPolicy.MEMBER, 86400, False, True),
+    ],
+)
+def test_a_new_controller_awaits_late_pods_where_a_creation_of_an_earlier_one_may_be_unanswered(
+    policy: RestartPolicy, age: int | None, *, may_have_late_pods: bool, is_awaited: bool
 ) -> None:
     async def main() -> None:
         client = FakeClient()
-        record = Attempt(1, started_at=format_time(EPOCH - 86400))
+        started_at = None if age is None else format_time(EPOCH - age)
+        record = Attempt(1, started_at=started_at, may_have_late_pods=may_have_late_pods)
         job = make_job("a", spec={"restart": Restart(policy)}, status={"attempts": (record,)})
         await client.create(JOBS, job, namespace="default")
         async with _indexed(client) as view:
-            assert (view().late_until > 0.0) is (policy is RestartPolicy.MEMBER)
+            assert (view().late_until > 0.0) is is_awaited
             await asyncio.sleep(30)
             assert view().late_until == 0.0
 

@@ -51,6 +51,13 @@ class Attempt(Wire, frozen=True):
         Instant | None, doc("When the attempt had its nodes and its pods could be made.")
     ] = None
     started_at: Annotated[Instant | None, doc("When all members were running.")] = None
+    may_have_late_pods: Annotated[
+        bool,
+        doc(
+            "When all members were running, creations of pods may still have been on their way. "
+            "Controllers that start later await them before they end the attempt."
+        ),
+    ] = False
     finished_at: Annotated[Instant | None, doc("When the attempt ended.")] = None
     cause: Annotated[
         Cause | None,

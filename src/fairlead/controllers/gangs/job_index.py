@@ -211,17 +211,18 @@ class JobIndex:
         """Return until when a pod may come that an earlier controller asked for; 0: none may.
 
         The record of unanswered creations ended with that controller. None of its requests is in
-        flight any more once we have run so long, nor where the gang had all members long before; a
-        member's replacement may always be. The clocks of two controllers may differ.
+        flight any more once we have run so long, nor where all of them had an answer when all
+        members ran, nor where that is long ago; a member's replacement may always be. The clocks
+        of two controllers may differ.
         """
         attempt = job.status.current_attempt
         if attempt is None or self._inherited.get(job.metadata.uid) != attempt.number:
             return 0.0
         seconds = policy.late_pod_seconds
-        is_whole = job.spec.restart.policy is not RestartPolicy.MEMBER
-        since = parse_time(attempt.started_at) if attempt.started_at else now
-        if is_whole and now - since > seconds + _CLOCK_ERROR_SECONDS_MAX:
-            return 0.0
+        if attempt.started_at and job.spec.restart.policy is not RestartPolicy.MEMBER:
+            age = now - parse_time(attempt.started_at)
+            if not attempt.may_have_late_pods or age > seconds + _CLOCK_ERROR_SECONDS_MAX:
+                return 0.0
         left = self._began + seconds - asyncio.get_running_loop().time()
         return now + left if left > 0 else 0.0
 

@@ -98,17 +98,19 @@ class StatusDraft(msgspec.Struct, frozen=True):
             draft = draft.condition(names.RUNNING, "False", "Starting")
         return draft.set(members=counts).state(JobState.STARTING)
 
-    def started(self, seen_at: float | None = None) -> Self:
+    def started(self, seen_at: float | None = None, *, may_have_late_pods: bool = False) -> Self:
         """Record that all members run; a record that says so already stays as it is.
 
-        `seen_at` is when the last of them was seen to start; None: now.
+        `seen_at` is when the last of them was seen to start; None: now. `may_have_late_pods`: the
+        answer to a creation of a pod of the attempt is missing.
         """
         at, draft = format_micro_time(self.now if seen_at is None else seen_at), self
         if not is_true(self.status.conditions, names.RUNNING):
             draft = draft.condition(names.RUNNING, "True", "AllMembersRun")
         record = self.status.current_attempt
         if record is not None and record.started_at is None:
-            status = with_attempt(draft.status, replace(record, started_at=at))
+            record = replace(record, started_at=at, may_have_late_pods=may_have_late_pods)
+            status = with_attempt(draft.status, record)
             draft = replace(draft, status=status)
         return draft.set(started_at=self.status.started_at or at).state(JobState.RUNNING)
 

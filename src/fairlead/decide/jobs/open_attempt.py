@@ -143,7 +143,9 @@ def _started(view: JobView, draft: StatusDraft, attempt: Attempt) -> tuple[Actio
     text = f"Started: {all_} (attempt {attempt.number}"
     if attempt.resumed_from_step is not None:
         text += f", resumed from step {attempt.resumed_from_step}"
-    draft = draft.started(view.start_seen_at).set(members=view.member_counts)
+    is_late = view.now < view.late_until
+    draft = draft.started(view.start_seen_at, may_have_late_pods=is_late)
+    draft = draft.set(members=view.member_counts)
     return draft.write(PendingEvent(EventReason.STARTED, text + ")"))
 
 
