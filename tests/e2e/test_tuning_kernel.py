@@ -1,5 +1,5 @@
-"""Tuning on the real kernel: a neighbour table that overflows, and does not; settings of a network
-namespace.
+"""Tuning on the real kernel: neighbour tables of both families that overflow, and do not; settings
+of a network namespace.
 
 The limits of the neighbour tables are the kernel's, not a namespace's: they are small for about a
 second, and put back. Everything else is in namespaces that end with the test.
@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -28,39 +29,46 @@ from fairlead.node.source import AnySource
 from fairlead.node.sources import network, tuning
 
 pytestmark = pytest.mark.e2e
-LIMITS = tuple(f"proc/sys/net/ipv4/neigh/default/gc_thresh{number}" for number in (1, 2, 3))
+#: The table of each family.
+TABLES = {"ipv4": "arp_cache", "ipv6": "ndisc_cache"}
 #: Room for more entries than there are, at each limit.
 ROOM = (64, 128, 256)
 PROFILE = """
 name: neighbours
 lines:
-- {kind: Sysctl, name: net.ipv4.neigh.default.gc_thresh1, atLeast: nodes + pods,
+- {kind: Sysctl, name: net.FAMILY.neigh.default.gc_thresh1, atLeast: nodes + pods,
    reason: r, source: s}
-- {kind: Sysctl, name: net.ipv4.neigh.default.gc_thresh2, atLeast: 3 * (nodes + pods) // 2,
+- {kind: Sysctl, name: net.FAMILY.neigh.default.gc_thresh2, atLeast: 3 * (nodes + pods) // 2,
    reason: r, source: s}
-- {kind: Sysctl, name: net.ipv4.neigh.default.gc_thresh3, atLeast: 2 * (nodes + pods),
+- {kind: Sysctl, name: net.FAMILY.neigh.default.gc_thresh3, atLeast: 2 * (nodes + pods),
    reason: r, source: s}
 """
-#: Sends to so many new peers as each line says; answers how many of them got ENOBUFS.
+#: Sends to so many new peers as each line says; answers for how many of them there was no room.
 PEERS = """
 import errno, socket, subprocess, sys
-for words in ("link add fl0 type veth peer name fl1", "addr add 10.77.0.1/16 dev fl0",
-              "link set fl0 up", "link set fl1 up"):
-    subprocess.run(["ip", *words.split()], check=True)
-with open("/proc/sys/net/ipv4/neigh/fl0/retrans_time_ms", "w") as file:
+is_old = sys.argv[1] == "ipv4"
+own = ("10.77.0.1/16",) if is_old else ("fd77::1/64", "nodad")
+for words in (("link", "add", "fl0", "type", "veth", "peer", "name", "fl1"),
+              ("link", "set", "fl0", "up"), ("link", "set", "fl1", "up"),
+              ("addr", "add", *own, "dev", "fl0")):
+    subprocess.run(["ip", *words], check=True)
+with open(f"/proc/sys/net/{sys.argv[1]}/neigh/fl0/retrans_time_ms", "w") as file:
     file.write("20000")  # peers that do not answer are asked again late, and stay in the table
-sender = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+sender = socket.socket(socket.AF_INET if is_old else socket.AF_INET6, socket.SOCK_DGRAM)
 sender.setsockopt(socket.SOL_SOCKET, 32, 1 << 26)  # SO_SNDBUFFORCE: what waits for peers counts
-sender.setsockopt(socket.SOL_IP, 11, 1)  # IP_RECVERR: without it UDP keeps ENOBUFS to itself
+if is_old:
+    sender.setsockopt(socket.SOL_IP, 11, 1)  # IP_RECVERR: without it UDP keeps ENOBUFS to itself
+full = errno.ENOBUFS if is_old else errno.EINVAL  # what ip6_finish_output2 makes of it
 print("ready", flush=True)
 number = 2
 for line in sys.stdin:
     failed = 0
     for number in range(number, number + int(line)):
         try:
-            sender.sendto(b"", (f"10.77.{number >> 8}.{number & 255}", 9))
+            peer = f"10.77.{number >> 8}.{number & 255}" if is_old else f"fd77::{number:x}"
+            sender.sendto(b"", (peer, 9))
         except OSError as error:
-            if error.errno != errno.ENOBUFS:
+            if error.errno != full:
                 raise
             failed += 1
     number += 1
@@ -86,8 +94,8 @@ class Peers:
 
 
 @contextmanager
-def peers() -> Generator[Peers]:
-    command = ["unshare", "-n", sys.executable, "-c", PEERS]
+def peers(family: str) -> Generator[Peers]:
+    command = ["unshare", "-n", sys.executable, "-c", PEERS, family]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
@@ -114,30 +122,48 @@ def needs(*programs: str) -> None:
         pytest.skip(f"network namespaces are not permitted: {tried.stderr.decode()[:200]}")
 
 
-@pytest.fixture
-def old_limits() -> Iterator[Host]:
+@dataclass(frozen=True)
+class Kernel:
+    """The limits of a family's neighbours in this machine's kernel."""
+
+    family: str
+    host: Host = field(default_factory=Host)
+
+    @property
+    def paths(self) -> list[str]:
+        """From the lowest limit to the highest."""
+        stem = f"proc/sys/net/{self.family}/neigh/default/gc_thresh"
+        return [f"{stem}{number}" for number in (1, 2, 3)]
+
+    def limits(self) -> tuple[int, ...]:
+        return tuple(self.host.number(path) for path in self.paths)
+
+    def set_highest(self, value: int) -> None:
+        self.host.path(self.paths[2]).write_text(str(value))
+
+
+@pytest.fixture(params=TABLES)
+def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     """The kernel with limits that a few hundred peers fill.
 
     They are put back by a process that waits for the end of this one, however it ends.
     """
     needs("unshare", "ip")
-    host = Host()
+    kernel = Kernel(request.param)
     try:
-        before = limits(host)
-        entries = network.read(host).tables["arp_cache"].entries
-        writes = [f"echo {value} >/{path}" for path, value in zip(LIMITS, before, strict=True)]
+        before = kernel.limits()
+        entries = network.read(kernel.host).tables[TABLES[kernel.family]].entries
+        writes = [
+            f"echo {value} >/{path}" for path, value in zip(kernel.paths, before, strict=True)
+        ]
         script = "\n".join(["trap '' TERM INT", "read _", *writes])
         with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, process_group=0):
-            for path, room in zip(LIMITS, ROOM, strict=True):
-                host.path(path).write_text(str(entries + room))
-            yield host
-    except OSError as error:
+            for path, room in zip(kernel.paths, ROOM, strict=True):
+                kernel.host.path(path).write_text(str(entries + room))
+            yield kernel
+    except (OSError, KeyError) as error:
         pytest.skip(f"the limits of neighbours cannot be written: {error}")
-    assert limits(host) == before
-
-
-def limits(host: Host) -> tuple[int, ...]:
-    return tuple(host.number(path) for path in LIMITS)
+    assert kernel.limits() == before
 
 
 class Looks:
@@ -156,11 +182,11 @@ class Looks:
 
 @pytest.mark.machine
 def test_the_forecast_comes_before_connections_fail_and_the_overflow_is_seen(
-    old_limits: Host,
+    kernel: Kernel,
 ) -> None:
-    looks = Looks(network.source(old_limits, AgentSettings()), old_limits)
+    looks = Looks(network.source(kernel.host, AgentSettings()), kernel.host)
     events: list[str] = []
-    with peers() as met:
+    with peers(kernel.family) as met:
         while "failed" not in events:
             if ("forecast",) in looks.look(15):
                 events.append("forecast")
@@ -170,37 +196,37 @@ def test_the_forecast_comes_before_connections_fail_and_the_overflow_is_seen(
     assert "forecast" in events
     assert events.index("forecast") < events.index("failed")
     assert faults["full",].verdict.severity is Severity.CRITICAL
-    assert faults["full",].identity.component == "arp_cache"
+    assert faults["full",].identity.component == TABLES[kernel.family]
 
 
 @pytest.mark.machine
 def test_a_profile_makes_room_drift_is_found_and_without_it_the_old_values_are_back(
-    old_limits: Host, tmp_path: Path
+    kernel: Kernel, tmp_path: Path
 ) -> None:
-    old = limits(old_limits)
-    (tmp_path / "profile.yaml").write_text(PROFILE)
+    old = kernel.limits()
+    (tmp_path / "profile.yaml").write_text(PROFILE.replace("FAMILY", kernel.family))
     settings = changed(
         AgentSettings(), "tuning", profile=str(tmp_path / "profile.yaml"), mode=TuningMode.APPLY,
         facts={"nodes": 1000, "pods": 9000}, record=str(tmp_path / "record.json"),
     )  # fmt: skip
-    with peers() as met:
+    with peers(kernel.family) as met:
         assert met.meet(600) > 0, "the old values are too small"
-    looks = Looks(tuning.source(old_limits, settings), old_limits)
+    looks = Looks(tuning.source(kernel.host, settings), kernel.host)
     assert looks.look(0) == {}
-    assert limits(old_limits) == (10_000, 15_000, 20_000)
-    with peers() as met:
+    assert kernel.limits() == (10_000, 15_000, 20_000)
+    with peers(kernel.family) as met:
         assert met.meet(600) == 0
-    old_limits.path(LIMITS[2]).write_text("512")
+    kernel.set_highest(512)
     faults = looks.look(settings.tuning.period_seconds)
     assert "gc_thresh3 is 512, not at least 20000" in faults[()].evidence
-    assert limits(old_limits) == (10_000, 15_000, 512), "a person's value is not overwritten"
-    old_limits.path(LIMITS[2]).write_text("20000")
+    assert kernel.limits() == (10_000, 15_000, 512), "a person's value is not overwritten"
+    kernel.set_highest(20_000)
     bare = changed(settings, "tuning", profile="")
-    source = tuning.source(old_limits, bare)
+    source = tuning.source(kernel.host, bare)
     assert source is not None
     with pytest.raises(Exception, match="profile is not set"):
         source.read()
-    assert limits(old_limits) == old
+    assert kernel.limits() == old
 
 
 def in_namespace(folder: Path, *script: str, mounts: bool = False) -> str:
