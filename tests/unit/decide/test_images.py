@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import random
+from collections.abc import Container
 from typing import Any
 
 import msgspec
@@ -279,3 +281,40 @@ def test_no_more_pulls_of_a_registry_begin_in_a_minute_than_its_rate() -> None:
         found = plan(ImagesView(left, (wish,)), book, policy, now)
         begun += [each.node for each in found.actions if isinstance(each, StartPull)]
         assert len(begun) == expected, now
+
+
+def pulls_of_a_day(removed_at: Container[int]) -> list[float]:
+    """Return when a node is asked for an image, in seconds; it has it after a minute, until its
+    kubelet removes it.
+    """
+    image, policy, book = "r.example/torch:1", ImagesPolicy(), PullBook(-RATE_SECONDS)
+    wish = Wish(Owner("ImageSet", "", "base", "u1"), image, ("n0",))
+    node, pulls, asked = an_image_node("n0"), list[Pod](), list[float]()
+    for now in range(0, 86_400, 15):
+        if now in removed_at:
+            node = an_image_node("n0")
+        if pulls and now >= asked[-1] + 60:
+            pulls = [with_status(pulls[0], **container({"running": {}}, "sha256:1"))]
+            node = an_image_node("n0", **{image: 17 * 10**9})
+        seen = [SeenPull.of(pod) for pod in pulls]
+        for action in plan(ImagesView({"n0": node}, (wish,), seen), book, policy, now).actions:
+            if isinstance(action, EndPull):
+                pulls = []
+                continue
+            pulls = [msgspec.convert(pull_pod(action, Taken({}), policy), Pod)]
+            asked.append(now)
+    return asked
+
+
+def test_an_image_that_the_kubelet_removes_again_and_again_is_pulled_ever_more_rarely() -> None:
+    asked = pulls_of_a_day(range(0, 86_400, 300))
+    waits = [after - before for before, after in itertools.pairwise(asked)]
+    assert waits[0] < 600
+    assert waits[-1] >= ImagesPolicy().retry_seconds_max
+    assert len(asked) <= 30, "17 GB each"
+
+
+def test_an_image_that_is_removed_once_is_pulled_again_soon() -> None:
+    first, again = pulls_of_a_day([43_200])
+    assert first == 0
+    assert again <= 43_200 + 4 * ImagesPolicy().retry_seconds

@@ -41,6 +41,8 @@ class PullBook:
         #: By whom and image, since what one namespace may pull says nothing of another one; and by
         #: the node's uid and image.
         self._failures: dict[tuple[str, str], PullFailure] = {}
+        #: Images that nodes removed after they had got them, by the node's uid and image.
+        self._removals: dict[tuple[str, str], PullFailure] = {}
 
     def note_start(self, registry: str, instant: float) -> None:
         """Note that a pull begins."""
@@ -81,6 +83,32 @@ class PullBook:
         """True where a node got an image at most so long ago."""
         at = self._known.get((node_uid, image))
         return at is not None and instant < at + seconds
+
+    def note_reported(self, node_uid: str, image: str) -> None:
+        """Note that a node reports an image: from now on it is there as long as the node says."""
+        if (node_uid, image) in self._known:
+            self._known[node_uid, image] = float("-inf")
+
+    def left_alone_until(
+        self, node_uid: str, image: str, *, policy: ImagesPolicy, instant: float
+    ) -> float:
+        """Return until when a node is not asked for an image that it does not have; 0: it may be.
+
+        A kubelet that removes what was pulled has no room for it. It is asked again after a time
+        that doubles, and begins at the shortest once an image has stayed for the longest.
+        """
+        key, before = (node_uid, image), self._removals.pop((node_uid, image), None)
+        if self._known.pop(key, None) is not None:
+            is_new = before is None or instant >= before.until + policy.retry_seconds_max
+            count = 1 if before is None or is_new else before.count + 1
+            wait = min(policy.retry_seconds * 2 ** min(count, 32), policy.retry_seconds_max)
+            before = PullFailure(count, instant + wait, "")
+        if before is None:
+            return 0.0
+        self._removals[key] = before
+        if len(self._removals) > _FAILURES_MAX:
+            del self._removals[next(iter(self._removals))]
+        return before.until
 
     def note_failure(
         self, scope: str, node_uid: str, image: str, message: str, *, policy: ImagesPolicy,

@@ -59,6 +59,7 @@ class PullHold(Enum):
     NODE_STARTS_WORK = "starts work"
     NODE_PULLS = "pulls another image"
     NO_ROOM = "has no room on its disk"
+    REMOVED = "removed it, and is asked again later"
     FAILED = "waits after a failure"
     FIRST = "waits for the first node"
     QUOTA = "the quota of the namespace has no room"
@@ -255,6 +256,14 @@ class _Planner:
             return PullHold.NODE_PULLS
         if not self._has_room(node, image):
             return PullHold.NO_ROOM
+        until = 0.0
+        if node.reported < REPORTED_MAX:
+            until = self._book.left_alone_until(
+                node.uid, image, policy=self._policy, instant=self._instant
+            )
+        if self._instant < until:
+            self._wakes.append(until)
+            return PullHold.REMOVED
         for scope in (scope_of(wish.owner), node.uid):
             failure = self._book.failure(scope, image)
             if failure is not None and self._instant < failure.until:
@@ -288,8 +297,11 @@ class _Planner:
 
         One that reports as many as it may is believed for longer, as it may never say so.
         """
-        seconds = self._policy.believed_seconds if node.reported >= REPORTED_MAX else REPORT_SECONDS
-        return image in node.images or self._book.has(node.uid, image, self._instant, seconds)
+        is_reported, says_all = image in node.images, node.reported < REPORTED_MAX
+        if is_reported and says_all:
+            self._book.note_reported(node.uid, image)
+        seconds = REPORT_SECONDS if says_all else self._policy.believed_seconds
+        return is_reported or self._book.has(node.uid, image, self._instant, seconds)
 
     def _has_room(self, node: ImageNode, image: str) -> bool:
         if not node.disk_bytes:

@@ -33,7 +33,13 @@ class ImagesSettings(Section, frozen=True):
                "three times, for their layers and files. Kubelets remove images from 85 % on."),
     ] = 75  # fmt: skip
     retry_seconds: Annotated[
-        int, within(10, HOUR, "An image that could not be pulled is tried again after so long.")
+        int,
+        within(
+            10,
+            HOUR,
+            "An image that could not be pulled, or that its node removed (after "
+            "twice as long), is tried again after so long.",
+        ),
     ] = 60
     retry_seconds_max: Annotated[
         int, within(60, DAY, "The same after many failures; the time doubles each time.")
