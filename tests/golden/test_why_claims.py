@@ -125,7 +125,9 @@ class DevicesApi(WorldApi):
                 ),
             ],
             PODS.name: [],
-            RESOURCE_CLAIMS.name: [make_device_claim("other", has=[("n2", "gpu-0")])],
+            RESOURCE_CLAIMS.name: [make_device_claim(
+                "other", has=[("n2", "gpu-0")], users=["viewer-0", "viewer-1"]
+            )],
             RESOURCE_CLAIM_TEMPLATES.name: [
                 make_device_template(name, device_request(count=count))
                 for name, count in (("one", 1), ("pair", 2), ("three", 3))

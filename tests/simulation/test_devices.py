@@ -291,7 +291,7 @@ def test_gangs_that_share_a_claim_each_get_devices_beside_each_other() -> None:
                     await world.runs(name)
             places = {n: {pod.spec.node_name for pod in await world.pods(n)} for n in "ab"}
             assert places == {"a": {nodes[2]}, "b": {nodes[1]}}
-            assert await verdict(world, "c") == Reason.NO_NODE_SHAPE_FITS.value
+            assert await verdict(world, "c") == Reason.INSUFFICIENT_CAPACITY.value
             assert await world.pods("c") == []
             await world.patch("a", cancel=True)
             job = await world.runs("c")

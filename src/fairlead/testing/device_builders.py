@@ -13,6 +13,7 @@ from fairlead.api.kubernetes.devices import (
     AllocatedDevice,
     AllocatedDevices,
     CelSelector,
+    ClaimConsumer,
     CounterConsumption,
     CounterSet,
     Device,
@@ -166,8 +167,11 @@ def make_device_claim(
     namespace: str = names.DEFAULT_NAMESPACE,
     pod: str = "",
     has: Sequence[tuple[str, str]] = (),
+    users: Sequence[str] = (),
 ) -> ResourceClaim:
-    """Return a claim, made for a pod where one is named, that has these devices: pool and name."""
+    """Return a claim, made for a pod where one is named, that has these devices: pool and name;
+    reserved for pods of these names.
+    """
     owners = (OwnerReference("v1", "Pod", pod, f"uid-{pod}", controller=True),) if pod else ()
     metadata = ObjectMeta(
         name=name, namespace=namespace, uid=f"c-{name}", resource_version="1",
@@ -175,7 +179,8 @@ def make_device_claim(
     )  # fmt: skip
     results = tuple(AllocatedDevice(DRIVER, pool, device, "r0") for pool, device in has)
     allocation = DeviceAllocation(AllocatedDevices(results)) if has else None
-    return ResourceClaim(metadata, _spec(requests), ResourceClaimStatus(allocation))
+    reserved = tuple(ClaimConsumer("pods", each, f"uid-{each}") for each in users)
+    return ResourceClaim(metadata, _spec(requests), ResourceClaimStatus(allocation, reserved))
 
 
 def with_device_claims(job: Job, *templates: str, claims: Sequence[str] = ()) -> Job:

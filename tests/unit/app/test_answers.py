@@ -49,6 +49,7 @@ from fairlead.cli.cluster.answers import ask_fit, ask_why
 from fairlead.cli.connection.transport import Api
 from fairlead.decide.answers.explanation import (
     ClaimedPlace,
+    ClaimHolder,
     Forecast,
     PreemptionAhead,
     UnknownBound,
@@ -274,12 +275,16 @@ def test_who_sees_one_namespace_is_shown_no_job_of_another() -> None:
     assert found.explanation is not None
     assert own.explanation.arithmetic == found.explanation.arithmetic
     victims = PreemptionAhead(NOW, (("b", "secret"), ("a", "other")))
-    places = (ClaimedPlace("claim:gpu", 2, 1, ("n1",), ("n2",)),)
+    held = (ClaimHolder(("b", "secret"), 1, ("zebra",)), ClaimHolder(("a", "card"), 1, ()))
+    places = (ClaimedPlace("claim:gpu", 2, 1, ("n1",), ("n2",), held),)
     preempting = replace(found, explanation=_with(found, forecast=victims, claimed=places))
     left = of_namespace(preempting, "a").explanation
     assert left is not None
     assert left.forecast == PreemptionAhead(NOW, (("a", "other"),))
-    assert left.claimed == (ClaimedPlace("claim:gpu", 2, 1),), "nodes are not named"
+    own_claims = (ClaimHolder(("a", "card"), 1, ()),)
+    assert left.claimed == (ClaimedPlace("claim:gpu", 2, 1, holders=own_claims),), (
+        "no node is named"
+    )
 
 
 def _with(found: Explained, **changes: Any) -> Any:

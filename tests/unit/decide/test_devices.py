@@ -104,10 +104,13 @@ def test_devices_that_placed_jobs_have_are_not_given_twice() -> None:
     assert f"devices of class {DRIVER}" in said.message
 
 
-def test_a_device_that_another_claim_has_is_not_offered() -> None:
-    other = make_device_claim("other", has=[("n1", "gpu-0")])
+def test_a_device_that_another_claim_has_is_there_and_not_free() -> None:
+    """So the job waits for it, and `why` names the claim; before, no node's shape would do."""
+    other = make_device_claim("other", has=[("n1", "gpu-0")], users=["viewer"])
     state = cluster([gang(2, "one")], [make_slice("n1", 2)], claims=[other])
-    assert verdict(state).reason is Reason.EXCEEDS_CLUSTER
+    said = verdict(state)
+    assert said.reason is Reason.INSUFFICIENT_CAPACITY
+    assert said.message.startswith(f"needs 2 devices of class {DRIVER}, 1 of 2 are free: 1 short")
     state.devices.put_claim(other.metadata.key, None)
     assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1", "n1"]
 

@@ -244,7 +244,13 @@ def of_namespace(found: Explained, namespace: str) -> Explained:
         holders=tuple(each for each in explanation.holders if each.key[0] == namespace),
         overdue=tuple(each for each in explanation.overdue if each.key[0] == namespace),
         claimed=tuple(
-            structs.replace(each, free_on=(), taken_on=()) for each in explanation.claimed
+            structs.replace(
+                each,
+                free_on=(),
+                taken_on=(),
+                holders=tuple(h for h in each.holders if h.key[0] == namespace),
+            )
+            for each in explanation.claimed
         ),
         forecast=_awaited_of_namespace(explanation.forecast, namespace),
     )

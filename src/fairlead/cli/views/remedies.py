@@ -10,6 +10,7 @@ from fairlead.cli.views.words import amount_words
 from fairlead.decide.answers.explanation import (
     VOLUMES_MAX,
     ClaimedPlace,
+    ClaimHolder,
     Explanation,
     Suggestion,
     VolumePlace,
@@ -41,12 +42,17 @@ def claimed_text(place: ClaimedPlace) -> str:
     if not place.nodes:
         return f"{words}: on no node that it may use"
     text = f"{words}: on {plural(place.nodes, 'node')}, one more is free on "
+    held = "".join(f"; {_holder_text(each)}" for each in place.holders)
     if not place.free_nodes:
-        return f"{text}none{_listed(place.taken_on, place.nodes)}"
-    is_all = place.free_nodes == place.nodes
-    return (
-        f"{text}{'all' if is_all else place.free_nodes}{_listed(place.free_on, place.free_nodes)}"
-    )
+        return f"{text}none{_listed(place.taken_on, place.nodes)}{held}"
+    count = "all" if place.free_nodes == place.nodes else place.free_nodes
+    return f"{text}{count}{_listed(place.free_on, place.free_nodes)}{held}"
+
+
+def _holder_text(holder: ClaimHolder) -> str:
+    """Return which claim has devices, how many, and which pods may use them."""
+    users = fold_names(holder.pods) if holder.pods else "no pod"
+    return f"ResourceClaim {'/'.join(holder.key)} has {holder.devices:,} (for {users})"
 
 
 def _listed(names: Sequence[str], count: int) -> str:

@@ -29,6 +29,7 @@ from fairlead.decide.answers.explanation import (
     Ahead,
     Amounts,
     ClaimedPlace,
+    ClaimHolder,
     Explanation,
     Forecast,
     Holder,
@@ -63,6 +64,7 @@ from fairlead.decide.placement.why_not.unplaceable import eligible_nodes, resour
 from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Outcome, Reason, Trait
 from fairlead.decide.verdict import ObjectKey, Verdict
+from fairlead.model.claimed.devices import DeviceTable
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.gang.phase import Phase, is_failing, phase_of
@@ -337,7 +339,20 @@ def _claimed(state: ClusterState, gang: GangRequest) -> Iterator[ClaimedPlace]:
             tuple(table.names[slot] for slot in nodes[chosen][:CLAIMED_NODES_MAX].tolist())
             for chosen in (has & is_free, has & ~is_free)
         )
-        yield ClaimedPlace(row, int(has.sum()), int((has & is_free).sum()), *names)
+        holders = tuple(islice(_claim_holders(state.devices, row), HOLDERS_MAX))
+        yield ClaimedPlace(row, int(has.sum()), int((has & is_free).sum()), *names, holders)
+
+
+def _claim_holders(devices: DeviceTable, row: str) -> Iterator[ClaimHolder]:
+    """Yield the claims that have devices of a row beside those that count as of a member."""
+    marks = devices.marks
+    for found in (each for each in marks.rows.rows if each.name == row):
+        for key in sorted(devices.pools.takers):
+            has = devices.pools.devices_of[key]
+            masks = [marks.masks[pool][1].get(name, 0) for pool, name in has if pool in marks.masks]
+            users = devices.claims[key].status.reserved_for[:HOLDERS_MAX]
+            if count := sum(found.takes(mask) > 0 for mask in masks):
+                yield ClaimHolder(key, count, tuple(each.name for each in users))
 
 
 def _ahead(state: PlacementState, order: OrderKey) -> Ahead:

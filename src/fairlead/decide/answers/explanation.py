@@ -74,12 +74,23 @@ class VolumePlace(msgspec.Struct, frozen=True):
     reach: str
 
 
+class ClaimHolder(msgspec.Struct, frozen=True):
+    """A claim that has devices beside those that members have by their places, and the first pods
+    that it is reserved for, at most HOLDERS_MAX.
+    """
+
+    key: ObjectKey
+    devices: int
+    pods: tuple[str, ...]
+
+
 class ClaimedPlace(msgspec.Struct, frozen=True):
     """On how many of the nodes that the job may use there are any of the devices that its claims
     ask for, or volumes of a driver can be attached, and on how many one more is free.
 
     `free_on` and `taken_on` are the first of those with and without one that is free, at most
-    CLAIMED_NODES_MAX each.
+    CLAIMED_NODES_MAX each; `holders` the first claims that pods share, or of pods that are over,
+    with such devices, at most HOLDERS_MAX.
     """
 
     resource: str
@@ -87,6 +98,7 @@ class ClaimedPlace(msgspec.Struct, frozen=True):
     free_nodes: int
     free_on: tuple[str, ...] = ()
     taken_on: tuple[str, ...] = ()
+    holders: tuple[ClaimHolder, ...] = ()
 
 
 class OverduePod(msgspec.Struct, frozen=True):

@@ -11,14 +11,14 @@ does all of it, and later what changes of pools, claims and pods ask for.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from functools import reduce
 from itertools import chain
 from operator import or_
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
-from fairlead.model.asks.requests import Request
+from fairlead.model.asks.requests import Request, request_of
 from fairlead.model.claimed.device_asks import DeviceKind
 from fairlead.model.claimed.device_pools import DevicePools, Pool, PoolKey
 from fairlead.model.claimed.device_rows import DeviceGroup, DeviceRows
@@ -39,6 +39,9 @@ from fairlead.model.gang.gangs import JobKey
 
 K = TypeVar("K")
 T = TypeVar("T")
+#: Pools, and the masks of their devices; devices that claims of no pod have.
+_Compared: TypeAlias = dict[PoolKey, tuple[Pool, dict[str, int]]]
+_Taken: TypeAlias = Mapping[PoolKey, Mapping[str, int]]
 
 #: Ways in which devices share counters that rows are made for.
 LAYOUTS_MAX = 32
@@ -78,7 +81,7 @@ class DeviceMarks:
         self.unsure: dict[PoolKey, int] = {}
         self.spoilt: dict[PoolKey, int] = {}
         #: By pool: what was compared, and the mask of each device.
-        self.masks: dict[PoolKey, tuple[Pool, dict[str, int]]] = {}
+        self.masks: _Compared = {}
         #: How many devices of a node have each mask, used or free; and those of its devices
         #: that share counters, by how they do.
         self._counts: dict[str, Counter[int]] = {}
@@ -304,10 +307,12 @@ class DeviceMarks:
     def _offer(self, node: str) -> Work[None]:
         groups, profile = self._groups(node), self._profiles.get(node)
         yield 1 + len(self.kinds) - len(self._told_apart)
-        amounts = yield from self.rows.offered(
-            self._free_masks(node), groups, profile, bundles=self._bundles_of(node)
-        )
         lost = yield from self.rows.stranded(groups, profile)
+        amounts = yield from self._offered(node, groups, {})
+        if not self._pools.taken.keys().isdisjoint(self._pools.of_node.get(node, ())):
+            free = yield from self._offered(node, groups, self._pools.taken)
+            had = {row: amounts[row] - free.get(row, 0) for row in amounts}
+            lost = request_of((Counter(had) + Counter(dict(lost))).items())
         self._old_offered.setdefault(node, self.offered.pop(node, {}))
         self._old_stranded.setdefault(node, self.stranded.pop(node, ()))
         if amounts:
@@ -335,18 +340,13 @@ class DeviceMarks:
         shared = tuple(sorted(layouts, key=repr))
         return NodeProfile(tuple(sorted(counts.items())), shared, unsure, spoilt, is_whole)
 
-    def _bundles_of(self, node: str) -> dict[int, int]:
+    def _bundles_of(self, pools: _Compared, taken: _Taken) -> dict[int, int]:
         """Return how many bundles of devices that are alike a node has, by the bit of their kind;
-        those apart that claims of no pod have.
+        those apart that are taken.
         """
-        pools, taken = self._pools_of(node), self._pools.taken
+        left = {key: masks.keys() - taken.get(key, {}) for key, (_, masks) in pools.items()}
         kinds = ((kind, each.bit) for kind, each in self.kinds.items() if kind.together)
-        return {
-            bit: bundles_of(kind, self._alike(
-                kind, pools, {k: masks.keys() - taken.get(k, {}) for k, (_, masks) in pools.items()}
-            ))
-            for kind, bit in kinds
-        }  # fmt: skip
+        return {bit: bundles_of(kind, self._alike(kind, pools, left)) for kind, bit in kinds}
 
     def _broken_by(self, pod: JobKey) -> dict[int, int]:
         """Return how many bundles the devices of a pod break at most, by the bit of their kind."""
@@ -366,10 +366,7 @@ class DeviceMarks:
         }
 
     def _alike(
-        self,
-        kind: DeviceKind,
-        pools: Mapping[PoolKey, tuple[Pool, dict[str, int]]],
-        chosen: Mapping[PoolKey, AbstractSet[str]],
+        self, kind: DeviceKind, pools: _Compared, chosen: Mapping[PoolKey, AbstractSet[str]]
     ) -> dict[Hashable, list[int]]:
         """Return by what they are alike in how many of the chosen devices of a node there are of
         each kind that is in a bundle. None where a device is of two of these, or shares counters.
@@ -407,7 +404,7 @@ class DeviceMarks:
             found.update(masks[name] & ~failed for name in names)
         return found
 
-    def _pools_of(self, node: str) -> dict[PoolKey, tuple[Pool, dict[str, int]]]:
+    def _pools_of(self, node: str) -> _Compared:
         """Return the pools of a node, as far as they were compared, and the masks of each."""
         keys = self._pools.of_node.get(node, ())
         return {key: found for key in keys if (found := self.masks.get(key)) is not None}
@@ -463,15 +460,19 @@ class DeviceMarks:
                 failed |= self.kinds[kind].bit
         return failed
 
-    def _free_masks(self, node: str) -> Counter[int]:
+    def _offered(
+        self, node: str, groups: Sequence[DeviceGroup], taken: _Taken
+    ) -> Work[dict[str, int]]:
+        """Return what there is of each row beside the devices that claims of no pod have taken."""
         counts = Counter(self._counts.get(node, {}))
         pools = self._pools_of(node)
         failed = self._failed(pools)
         for key, (pool, masks) in pools.items():
-            for device in self._pools.taken.get(key, ()):
+            for device in taken.get(key, ()):
                 if device in masks and device not in pool.shared:
                     counts[masks[device] & ~failed] -= 1
-        return counts
+        bundles, profile = self._bundles_of(pools, taken), self._profiles.get(node)
+        return self.rows.offered(counts, groups, profile, bundles=bundles)
 
     def _request_of(self, pod: JobKey) -> Request:
         """Return what the devices of a pod are of each row."""

@@ -106,7 +106,7 @@ class DeviceTable:
         #: Which of them serve resources of containers. Read it only.
         self.resources = ResourceClasses()
         self._templates: dict[JobKey, ResourceClaimTemplate] = {}
-        self._claims: dict[JobKey, ResourceClaim] = {}
+        self.claims: dict[JobKey, ResourceClaim] = {}  # read it only
         #: By job that has not ended: its claims; by claim: its jobs.
         self._used_by: dict[JobKey, _Uses] = {}
         self._users: dict[_Named, dict[JobKey, ClaimUse]] = {}
@@ -114,9 +114,9 @@ class DeviceTable:
         self._asks: dict[_Named, tuple[DeviceAsk, ...] | UnusableDevices] = {}
         self._judged: dict[JobKey, _Found] = {}
         self._stale: dict[_Named, None] = {}
-        #: The kinds that count, and those that come after: how far they are compared, and when
-        #: they are, None.
-        self._marks = DeviceMarks(self.pools, {})
+        #: The kinds that count (read these only), and those that come after: how far they are
+        #: compared, and when they are, None.
+        self.marks = DeviceMarks(self.pools, {})
         self._next: tuple[DeviceMarks, Work[None] | None] | None = None
         #: Kinds for which there are too many; whether jobs may ask for others than before.
         self._beyond: frozenset[DeviceKind] = frozenset()
@@ -185,7 +185,7 @@ class DeviceTable:
 
     def put_claim(self, key: JobKey, found: ResourceClaim | None) -> bool:
         """Take in a claim, or that it is gone; False when it matters to no job."""
-        _put(self._claims, key, found)
+        _put(self.claims, key, found)
         is_seen = self.pools.put_claim(key, found)
         is_named = self._mark(((key[0], ClaimName(key[1], is_template=False)),))
         return is_named or (is_seen and self.is_used)
@@ -199,7 +199,7 @@ class DeviceTable:
     @property
     def kinds(self) -> tuple[DeviceKind, ...]:
         """The kinds that count: those of which it is known which devices there are."""
-        return tuple(self._marks.kinds)
+        return tuple(self.marks.kinds)
 
     def count_only(self, kinds: Sequence[DeviceKind]) -> None:
         """Let these kinds count from the next `follow` on, whatever jobs ask for."""
@@ -221,7 +221,7 @@ class DeviceTable:
         if self._next is None:
             self._begin(most=1)
         has_news = bool(self._stale) and not had_news
-        marks, work = self._next or (self._marks, None)
+        marks, work = self._next or (self.marks, None)
         if work is None:
             return Matched(0, has_news=has_news)
         done, is_complete = advance(work, units)
@@ -231,11 +231,11 @@ class DeviceTable:
 
     def follow(self) -> DeviceChanges:
         """Take in what has changed, once after many changes; what is returned is to be booked."""
-        if not (self.is_used or self._marks.kinds or self._next):
+        if not (self.is_used or self.marks.kinds or self._next):
             return _NO_CHANGES
         if self.matches_at_once and self._next is None:
             self._begin(most=None)
-        before, marks = self._marks, self._marks
+        before, marks = self.marks, self.marks
         if self._next is not None and (self.matches_at_once or self._next[1] is None):
             marks, self._next = self._next[0], None
         if marks is before and not (self._stale or marks.is_stale):
@@ -245,7 +245,7 @@ class DeviceTable:
             complete(marks.bring_up_to_date())
         if marks is not before:
             marks.settle(before)
-            self._marks = marks
+            self.marks = marks
             kinds = (*before.kinds, *marks.kinds)
             self._judge_again({k for k in kinds if _standing(before, k) != _standing(marks, k)})
         elif rows.rows != marks.rows.rows:
@@ -268,10 +268,10 @@ class DeviceTable:
         self._judge_again(beyond ^ self._beyond)
         self._beyond = beyond
         chosen = self._choose([kind for kind in wanted if kind not in beyond], wanted, most)
-        known, rows = self._marks.kinds, self._marks.rows
+        known, rows = self.marks.kinds, self.marks.rows
         is_full = not all(map(rows.has, known))  # then it matters which come first
         if chosen != known or (is_full and list(chosen) != list(known)):
-            marks = DeviceMarks(self.pools, chosen, self._marks)
+            marks = DeviceMarks(self.pools, chosen, self.marks)
             self._next = (marks, marks.bring_up_to_date())
 
     def _choose(
@@ -283,7 +283,7 @@ class DeviceTable:
         """Return the kinds that are to count next, and give each a bit, which it keeps."""
         if self._given is not None:
             wanted, most = self._given, None
-        known = self._marks.kinds
+        known = self.marks.kinds
         taken = {known[kind].bit for kind in wanted if kind in known}
         free = (1 << i for i in range(KINDS_MAX) if 1 << i not in taken)
         new = Counter[str]()
@@ -325,7 +325,7 @@ class DeviceTable:
                 if not isinstance(found, tuple):
                     return found
                 parts.append(found)
-            rows = self._marks.rows
+            rows = self.marks.rows
             needs.append(DeviceNeed(
                 rows.request(ask for asks, _, _ in parts for ask in asks if rows.has(ask.kind)),
                 tuple(each for _, reach, _ in parts for each in reach),
@@ -362,7 +362,7 @@ class DeviceTable:
             if use.members > CONSUMERS_MAX:
                 why = f"{use.members} members share a claim; accepted: {CONSUMERS_MAX} at most"
                 return UnsupportedClaim(name.words, "status.reservedFor", why)
-            allocation = self._claims[named[0], name.name].status.allocation
+            allocation = self.claims[named[0], name.name].status.allocation
             if allocation is not None:
                 near = allocation.node_selector
                 return ((), () if near is None else (near,), ())
@@ -386,18 +386,18 @@ class DeviceTable:
             if part.device_class not in self._classes:
                 return MissingDeviceClass(name.words, part.device_class)
         for each in kind.parts:
-            matched = self._marks.kinds.get(each)
+            matched = self.marks.kinds.get(each)
             is_matched = matched is not None and (
                 each.is_made_up or matched.device_class is not None
             )
             if each not in self._beyond and not is_matched:
                 return UnmatchedDevices(name.words, device_class)
-        if kind.resource and self._marks.rows.has(kind):
+        if kind.resource and self.marks.rows.has(kind):
             return None  # nodes that have the resource by themselves do without
-        if (fault := self._marks.fault(kind)) and self._beyond.isdisjoint(kind.parts):
+        if (fault := self.marks.fault(kind)) and self._beyond.isdisjoint(kind.parts):
             where = f"the selectors of class {device_class}"
             return UnsupportedClaim(name.words, where, f"an expression {fault}")
-        if not self._marks.rows.has(kind):
+        if not self.marks.rows.has(kind):
             why = "jobs ask for too many kinds of devices at a time; it waits until some have ended"
             return UnsupportedClaim(name.words, f"class {device_class}", why)
         return None
@@ -413,7 +413,7 @@ class DeviceTable:
         if name.count:
             return self._asks_of_resource(name)
         key = (namespace, name.name)
-        template, claim = self._templates.get(key), self._claims.get(key)
+        template, claim = self._templates.get(key), self.claims.get(key)
         if name.is_template:
             if template is None or template.metadata.deletion_timestamp is not None:
                 return MissingDeviceClaim(name.words)
