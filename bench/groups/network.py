@@ -39,7 +39,7 @@ from fairlead.node.shaping import (
 from fairlead.node.shaping.limits import DestinationRate
 from fairlead.node.traffic import Counting, PodSource, PrefixList, plan_of, read_usage, remove_table
 from fairlead.node.traffic.nft import apply
-from fairlead.node.traffic.ruleset import AddressOwner, CountingRules, set_up
+from fairlead.node.traffic.ruleset import AddressOwner, CountingRules, prepare, put_into_force
 
 PODS, PREFIXES, MANY = 250, 1_000, 10_000
 NODES = 7_500
@@ -65,8 +65,10 @@ def run(report: Report) -> None:
 
 
 def _prefixes(count: int) -> list[PrefixList]:
+    """Return prefixes of 24 bits: one shares 16 bits with the address that packets are sent to."""
     draw = random.Random(1)
-    first = draw.sample(range(11 << 16, 100 << 16), count)
+    beside = int(ipaddress.ip_address(INTERNET4)) >> 8 ^ 1
+    first = [beside, *draw.sample(range(11 << 16, 100 << 16), count)][:count]
     return [
         PrefixList(("peered", "storage")[n % 2], (ipaddress.IPv4Network((number << 8, 24)),))
         for n, number in enumerate(first)
@@ -77,7 +79,13 @@ def _counts(pods: int, prefixes: int) -> Callable[[], None]:
     """Return what makes the node count for so many pods and prefixes."""
     plan = plan_of(_prefixes(prefixes))
     owners = {_FIRST + n: AddressOwner("team-a", f"uid-{n}") for n in range(pods)}
-    return lambda: apply(set_up(plan, CountingRules(1, owners)))
+    rules = CountingRules(1, owners)
+
+    def count() -> None:
+        apply(prepare(plan, rules))
+        apply(put_into_force(plan, rules))
+
+    return count
 
 
 def _shapes(mechanism: MechanismChoice, first: int) -> Callable[[], None]:

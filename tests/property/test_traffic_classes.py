@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import itertools
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -14,8 +15,12 @@ from fairlead.input.sections import parse
 from fairlead.node.registry import conflicts
 from fairlead.node.settings import AgentSettings
 from fairlead.node.traffic.classes import (
+    BLOCKS_MAX,
     INTERNET,
+    Blocks,
+    Interval,
     Network,
+    blocks,
     by_prefix,
     intervals,
     parse_lists,
@@ -29,7 +34,9 @@ CLASSES = ("internal", "peered", "storage", INTERNET)
 def networks(draw: st.DrawFn, family: int) -> Network:
     """Prefixes that nest and touch: their first bits are few."""
     bits = 32 if family == 4 else 128
-    length = draw(st.sampled_from((0, 1, 7, 8, 9, 10, 11, 12, bits - 2, bits - 1, bits)))
+    length = draw(
+        st.sampled_from((0, 1, 7, 8, 9, 10, 11, 12, 16, 17, 24, bits - 2, bits - 1, bits))
+    )
     head = draw(st.integers(0, (1 << 12) - 1)) << (bits - 12)
     tail = draw(st.sampled_from((0, 1, 2, 3, 4, (1 << (bits - 12)) - 1)))
     value = (head | tail) >> (bits - length) << (bits - length) if length else 0
@@ -64,6 +71,41 @@ def test_each_address_has_the_class_of_its_longest_prefix(
         got = [each.traffic_class for each in found if each.first <= address <= each.last]
         wanted = longest(table, address)
         assert got == ([] if wanted == INTERNET else [wanted]), address
+
+
+def looked_up(
+    lengths: Sequence[Blocks], left: Sequence[Interval], address: ipaddress.IPv4Address
+) -> str:
+    """Return the class of an address, as the kernel finds it."""
+    for each in lengths:
+        first = ipaddress.IPv4Network((address, each.bits), strict=False).network_address
+        found = each.classes.get(first, INTERNET)
+        if found is not None:
+            return found
+    return next((e.traffic_class for e in left if e.first <= address <= e.last), INTERNET)
+
+
+@given(st.dictionaries(networks(4), st.sampled_from(CLASSES), min_size=1, max_size=12))
+def test_blocks_and_what_is_left_give_each_address_the_class_of_its_longest_prefix(
+    table: dict[Network, str],
+) -> None:
+    lengths, left = blocks(intervals(table, 4))
+    assert all(len(each.classes) <= BLOCKS_MAX for each in lengths)
+    edges = {int(each[i]) + step for each in table for i in (0, -1) for step in (-1, 0, 1)}
+    for number in sorted(each for each in edges if 0 <= each < 1 << 32):
+        address = ipaddress.IPv4Address(number)
+        assert looked_up(lengths, left, address) == longest(table, address), address
+
+
+def test_blocks_that_are_too_many_are_left_to_the_intervals() -> None:
+    most = [Interval(ipaddress.IPv4Address(n << 24 | 1), ipaddress.IPv4Address((n + 1 << 24) - 1),
+                     "peered") for n in range(65)]  # fmt: skip
+    assert [each.bits for each in blocks(most[:64])[0]] == [8, 16, 24]
+    lengths, left = blocks(most)
+    assert [each.bits for each in lengths] == [8]
+    assert left == tuple(most)
+    assert looked_up(lengths, left, ipaddress.IPv4Address("7.0.0.0")) == INTERNET
+    assert looked_up(lengths, left, ipaddress.IPv4Address("7.0.0.1")) == "peered"
 
 
 @given(tables())

@@ -22,10 +22,12 @@ from hypothesis import strategies as st
 from fairlead.node.running.host import Host
 from fairlead.node.traffic import Counting, PodSource, counting, netlink, nft, parse_lists
 from fairlead.node.traffic.netlink import Counted
-from fairlead.node.traffic.ruleset import TABLE, Command, delete_older, number_of, set_up
+from fairlead.node.traffic.ruleset import TABLE, Command, delete_others, number_of, put_into_force
 
 Key = tuple[str, str]
-Event = Literal["quiet", "restarted", "killed", "refused", "robbed"]
+Event = Literal["quiet", "restarted", "killed", "killed late", "refused", "refused late", "robbed"]
+#: The transaction of a look at which something happens.
+AT: dict[str, int] = {"killed": 1, "killed late": 2, "refused": 1, "refused late": 2}
 HOOKS = {("chain", each) for each in ("forward", "input", "output")}
 LISTS = ((), (("peered", ("8.8.8.0/24",)),), (("class", ("203.0.113.0/24", "2001:db8::/32")),))
 NODE_ADDRESS = "10.9.0.1"
@@ -77,7 +79,7 @@ class Kernel:
         self.kept: set[Key] = set()
         self.serial = 0
         self.event: Event = "quiet"
-        self.transactions = 0
+        self.transactions = self.of_look = 0
 
     def in_force(self) -> dict[Key, Thing]:
         """Return the hooks' chains and all that a packet can come to from there."""
@@ -91,12 +93,14 @@ class Kernel:
         return found
 
     def look_begins(self, event: Event) -> None:
-        self.kept, self.event = set(), event
+        self.kept, self.event, self.of_look = set(), event, 0
 
     def run(self, arguments: Sequence[str], data: bytes = b"") -> bytes:
         if arguments[0] == "list":
             return json.dumps({"nftables": list(self.listed())}).encode()
-        if self.event == "refused":
+        self.of_look += 1
+        event = self.event if AT.get(self.event) == self.of_look else ""
+        if event.startswith("refused"):
             raise OSError("nft refuses: busy")
         self.kept |= self.in_force().keys()
         before = {key: each.copy() for key, each in self.things.items()}
@@ -114,7 +118,12 @@ class Kernel:
             assert key in self.things, f"{key} is deleted under packets"
             assert self.things[key].serial == before[key].serial, f"{key} is another one"
             assert key in HOOKS or self.things[key].rules == before[key].rules, f"rules of {key}"
-        if self.event == "killed":
+        for key, thing in self.in_force().items():
+            if "interval" in thing.body.get("flags", ()):
+                was = before.get(key)
+                assert was, f"{key} is published a moment after the rules that ask it"
+                assert was.elements == thing.elements
+        if event.startswith("killed"):
             raise Killed
         return b""
 
@@ -214,7 +223,7 @@ class Machine:
         except Killed:
             self.agent = None
         except OSError:
-            assert event == "refused"
+            assert event.startswith("refused")
 
 
 @pytest.fixture(scope="module")
@@ -233,7 +242,9 @@ def machine_of(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         yield machine
 
 
-EVENTS: tuple[Event, ...] = ("quiet", "restarted", "killed", "refused", "robbed")
+EVENTS: tuple[Event, ...] = (
+    "quiet", "restarted", "killed", "killed late", "refused", "refused late", "robbed",
+)  # fmt: skip
 PODS = st.dictionaries(
     st.sampled_from(("10.1.0.2", "10.1.0.3", "fd01::2")), st.sampled_from(("a", "b", "c"))
 )
@@ -261,11 +272,31 @@ def test_what_a_packet_may_be_on_its_way_through_stays_until_a_later_look(
 def test_rules_that_are_replaced_and_deleted_in_one_transaction_are_found(
     machine_of: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def planted(plan: Any, rules: Any, held: Any, **fields: Any) -> list[Command]:
-        return set_up(plan, rules, held, **fields) + delete_older(held, rules.number)
+    def planted(plan: Any, rules: Any, **fields: Any) -> list[Command]:
+        return put_into_force(plan, rules, **fields) + delete_others(nft.held(), rules.number)
 
     machine: Machine = machine_of()
     machine.look("quiet", 0, {})
-    monkeypatch.setattr(counting, "set_up", planted)
+    monkeypatch.setattr(counting, "put_into_force", planted)
     with pytest.raises(AssertionError, match="deleted under packets"):
         machine.look("quiet", 1, {})
+
+
+def test_rules_that_come_with_their_intervals_in_one_transaction_are_found(
+    machine_of: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held: list[Command] = []
+    ahead = counting.prepare
+
+    def planted(*arguments: Any, **fields: Any) -> list[Command]:
+        held[:] = ahead(*arguments, **fields)
+        return []
+
+    def both(*arguments: Any, **fields: Any) -> list[Command]:
+        return held + put_into_force(*arguments, **fields)
+
+    machine: Machine = machine_of()
+    monkeypatch.setattr(counting, "prepare", planted)
+    monkeypatch.setattr(counting, "put_into_force", both)
+    with pytest.raises(AssertionError, match="published a moment after"):
+        machine.look("quiet", 0, {})

@@ -2,6 +2,10 @@
 
 The kernel's interval sets refuse what overlaps, so nested prefixes are cut into disjoint intervals
 here, and neighbours of one class are joined. What no prefix has is the class `internet`.
+
+A look-up in intervals costs the logarithm of their number, one in a hash table costs the same for
+any number. So intervals of IPv4 are cut further, at blocks of 8, 16 and 24 bits, which hash tables
+can have; what is finer stays intervals.
 """
 
 from __future__ import annotations
@@ -20,6 +24,9 @@ INTERNET = "internet"
 #: The classes that are always there, in the order in which people read them.
 CLASSES = ("internal", "peered", "storage", INTERNET)
 CLASSES_MAX = 8
+#: Lengths in bits at which the addresses of IPv4 are cut into blocks, and blocks of one length.
+_BLOCK_BITS = (8, 16, 24)
+BLOCKS_MAX = 16_384
 PREFIXES_MAX = 20_000
 FAMILIES = (4, 6)
 _CLASS = re.compile(r"[a-z][a-z0-9-]{0,19}")
@@ -47,6 +54,17 @@ class Interval:
     first: Address
     last: Address
     traffic_class: str
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """Blocks of `bits` bits by their first address, and the class of each; None: not of one class.
+
+    All addresses of a block that is not there are the internet's.
+    """
+
+    bits: int
+    classes: Mapping[ipaddress.IPv4Address, str | None]
 
 
 class _List(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,6 +163,35 @@ def intervals(prefixes: Mapping[Network, str], family: int) -> tuple[Interval, .
         for first, last, name in _joined(_pieces(prefixes, family))
         if name != INTERNET
     )
+
+
+def blocks(found: Sequence[Interval]) -> tuple[tuple[Blocks, ...], tuple[Interval, ...]]:
+    """Return disjoint intervals of IPv4 as blocks, short ones first, and intervals of what is left.
+
+    An address is looked up in one length after the other, and then in the intervals, as long as its
+    block has no class. A length with more than `BLOCKS_MAX` blocks, and those after it, are left
+    to the intervals.
+    """
+    lengths: list[Blocks] = []
+    left = [(int(each.first), int(each.last), each.traffic_class) for each in found]
+    for bits in _BLOCK_BITS:
+        shift = 32 - bits
+        if sum((last >> shift) - (first >> shift) + 1 for first, last, _ in left) > BLOCKS_MAX:
+            break
+        classes: dict[ipaddress.IPv4Address, str | None] = {}
+        finer: list[tuple[int, int, str]] = []
+        for first, last, name in left:
+            for number in range(first >> shift, (last >> shift) + 1):
+                start, end = number << shift, ((number + 1) << shift) - 1
+                is_whole = first <= start and end <= last
+                classes[ipaddress.IPv4Address(start)] = name if is_whole else None
+                if not is_whole:
+                    finer.append((max(first, start), min(last, end), name))
+        lengths.append(Blocks(bits, classes))
+        left = finer
+    address = ipaddress.IPv4Address
+    rest = tuple(Interval(address(first), address(last), name) for first, last, name in left)
+    return tuple(lengths), rest
 
 
 def _pieces(prefixes: Mapping[Network, str], family: int) -> Iterator[tuple[int, int, str]]:

@@ -35,10 +35,11 @@ from fairlead.node.traffic.ruleset import (
     CountingRules,
     KernelTable,
     change,
-    delete_older,
+    delete_others,
     fold,
+    prepare,
+    put_into_force,
     remove,
-    set_up,
 )
 from fairlead.node.traffic.usage import PodLine, TrafficUsage
 
@@ -145,7 +146,8 @@ class Counting:
         A packet that was on its way through them is counted by then.
         """
         if self._rules is not None and self._has_older:
-            nft.apply(delete_older(nft.held(), self._rules.number))
+            held = nft.held()
+            nft.apply(delete_others(held, held.rules.number))
             self._has_older = False
 
     def _in_step(
@@ -174,19 +176,19 @@ class Counting:
         self, held: KernelTable, wanted: dict[Address, AddressOwner] | None,
         there: dict[str, Counted],
     ) -> CountingRules:  # fmt: skip
-        """Put new rules into force, then tell pods of the host's network apart if that can be."""
+        """Put new rules into force; they tell pods of the host's network apart if that can be."""
         owners_now = held.rules.owners if wanted is None else wanted
-        new = CountingRules(held.rules.number + 1, owners_now, self._told_apart(held.rules))
-        nft.apply(set_up(self._plan, new, held, counters=there))
-        if not new.hosts:
-            return new
-        try:
-            nft.apply_text(host_rules(self._plan, new))
-        except OSError as error:
-            self._refused, self._refused_why = new.hosts, str(error)
-            self._hosts_why = self._refused_why
-            return new._replace(hosts={})
-        return new
+        new = CountingRules(held.next_number(), owners_now, self._told_apart(held.rules))
+        nft.apply(prepare(self._plan, new, held, counters=there))
+        told_apart = new.hosts
+        if told_apart:
+            try:
+                nft.apply_text(host_rules(self._plan, new))
+            except OSError as error:
+                self._refused, self._refused_why = new.hosts, str(error)
+                self._hosts_why, told_apart = self._refused_why, {}
+        nft.apply(put_into_force(self._plan, new, counters=there))
+        return new._replace(hosts=told_apart)
 
     def _told_apart(self, rules: CountingRules) -> Mapping[str, AddressOwner]:
         """Return the host pods that rules are to tell apart; none of those that were refused.

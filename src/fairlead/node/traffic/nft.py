@@ -9,7 +9,7 @@ import errno
 import ipaddress
 import os
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ import msgspec
 from fairlead.node.traffic.classes import FAMILIES, INTERNET
 from fairlead.node.traffic.netlink import NO_RIGHT
 from fairlead.node.traffic.ruleset import (
+    MARKER,
     TABLE,
     Command,
     CountingRules,
@@ -54,7 +55,7 @@ def held() -> KernelTable:
     try:
         kinds = ("chain", "map", "set")
         names = [tuple(each[kind]["name"] for each in items if kind in each) for kind in kinds]
-        number = max((number_of(name) for each in names for name in each), default=0)
+        number = _in_force(items, (name for each in names for name in each))
         internet = {map_name(INTERNET, "out", family, number) for family in FAMILIES}
         owners = {
             ipaddress.ip_address(address): owner
@@ -73,6 +74,15 @@ def held() -> KernelTable:
     except (KeyError, TypeError, ValueError) as error:
         raise OSError(NOT_UNDERSTOOD) from error
     return KernelTable(CountingRules(number, owners, hosts), *names)
+
+
+def _in_force(items: Iterable[Mapping[str, Any]], names: Iterable[str]) -> int:
+    """Return the number of the rules in force; without their marker the highest of the names."""
+    markers = [each["counter"]["name"] for each in items if "counter" in each]
+    return max(
+        (number_of(each) for each in markers if each.startswith(MARKER)),
+        default=max(map(number_of, names), default=0),
+    )
 
 
 def listed(table: str) -> list[dict[str, Any]]:

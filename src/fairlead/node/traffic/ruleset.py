@@ -16,24 +16,27 @@ import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from ipaddress import IPv4Network
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from fairlead.node.traffic.classes import FAMILIES, INTERNET, Address, Interval
+from fairlead.node.traffic.classes import FAMILIES, INTERNET, Address, Interval, blocks
 
 TABLE = "fairlead"
 #: Changes when the shape of the rules does, so that an agent of another version sets them up.
-SHAPE = 3
+SHAPE = 5
 #: Addresses that a map can have; more are refused by the kernel.
 ADDRESSES_MAX = 16_384
 #: Behind filters (0), so that what a policy drops is not counted; before translation (100).
 _PRIORITY = 10
 _HOOKS = ("forward", "input", "output")
+_ADDRESS_TYPES = {4: "ipv4_addr", 6: "ipv6_addr"}
 #: What the hooks do with packets of IPv6; those of IPv4 are not sent on, which is cheaper.
 _IPV6 = "ipv6"
-_MARKER = "ruleset/"
+#: Begins the name of the counter that says which rules are in force.
+MARKER = "ruleset/"
 #: Where what ended is counted for namespaces that have no room of their own.
 OTHERS = "-"
 #: Where what ended is counted, by the kind of its counters: what host pods' devices carry is not
@@ -84,7 +87,7 @@ class CountingPlan:
 
     def marker(self, number: int) -> str:
         """Return the name of the counter that says that rules of a number are of this plan."""
-        return numbered(f"{_MARKER}{self._digest}", number)
+        return numbered(f"{MARKER}{self._digest}", number)
 
 
 class CountingRules(NamedTuple):
@@ -103,12 +106,16 @@ _NO_RULES = CountingRules(0, {})
 
 @dataclass(frozen=True, slots=True)
 class KernelTable:
-    """What the kernel has of our table: the rules in force, and names, also of older rules'."""
+    """What the kernel has of our table: the rules in force, and names, also of other rules'."""
 
     rules: CountingRules = _NO_RULES
     chains: tuple[str, ...] = ()
     maps: tuple[str, ...] = ()
     sets: tuple[str, ...] = ()
+
+    def next_number(self) -> int:
+        """Return a number that no object has."""
+        return 1 + max(map(number_of, (*self.chains, *self.maps, *self.sets)), default=0)
 
 
 def numbered(name: str, number: int) -> str:
@@ -209,32 +216,46 @@ def remove() -> list[Command]:
     return [{"add": table}, {"delete": table}]
 
 
-def set_up(
+def prepare(
     plan: CountingPlan,
     rules: CountingRules,
     held: KernelTable = KernelTable(),
     *,
     counters: Iterable[str] = (),
 ) -> list[Command]:
-    """Return one transaction that puts rules into force and keeps the counters that there are.
+    """Return one transaction that makes all that rules of a new number need; no packet meets it.
 
-    `held` is what the kernel has of our table, `counters` are the names of its counters. The rules'
-    number is higher than that of those in force, of which all but the hooks' own rules stay.
+    `held` is what the kernel has of our table, `counters` are the names of its counters. What is
+    not of the rules in force is deleted.
     """
-    there, number = set(counters), rules.number
+    there = set(counters)
     commands: list[Command] = [{"add": {"table": {"family": "inet", "name": TABLE}}}]
-    commands += delete_older(held, held.rules.number)
-    commands += [_delete("counter", name) for name in sorted(there) if name.startswith(_MARKER)]
+    commands += delete_others(held, held.rules.number)
+    commands += _new_counters(plan, set(rules.owners.values()), there)
+    commands += [each for family in FAMILIES for each in _family(plan, family, rules.number)]
+    if rules.hosts:
+        commands += _new_host_counters(plan, set(rules.hosts.values()), there)
+        commands += [
+            each for family in FAMILIES for each in _host_family(plan, family, rules.number)
+        ]
+    return [*commands, *_own_elements("add", rules), *_elements("add", plan.classes, rules)]
+
+
+def put_into_force(
+    plan: CountingPlan, rules: CountingRules, *, counters: Iterable[str] = ()
+) -> list[Command]:
+    """Return one transaction that replaces the rules of the hooks by those that were prepared.
+
+    It comes after that which prepared them: the kernel publishes intervals of a transaction a
+    moment after its rules (nft_set_commit_update), and a packet in between finds none.
+    """
+    number = rules.number
+    commands = [_delete("counter", each) for each in sorted(counters) if each.startswith(MARKER)]
     commands += [_add("chain", name=hook, type="filter", hook=hook, prio=_PRIORITY, policy="accept")
                  for hook in _HOOKS]  # fmt: skip
     commands += [_flush(hook) for hook in _HOOKS]
     ipv6 = numbered(_IPV6, number)
     commands.append(_add("chain", name=ipv6))
-    commands += _new_counters(plan, set(rules.owners.values()), there)
-    commands += [each for family in FAMILIES for each in _family(plan, family, number)]
-    if rules.hosts:
-        commands += _new_host_counters(plan, set(rules.hosts.values()), there)
-        commands += [each for family in FAMILIES for each in _host_family(plan, family, number)]
     commands += [_rule(hook, _match(_meta(key), "lo"), {"accept": None})
                  for hook, key in (("input", "iifname"), ("output", "oifname"))]  # fmt: skip
     sixes = dict.fromkeys(_HOOKS, ipv6)
@@ -252,23 +273,21 @@ def set_up(
         for direction in DIRECTIONS
         for host in ["host-" if rules.hosts and _HOST_HOOKS[direction] == hook else ""]
     ]  # fmt: skip
-    commands += [*_own_elements("add", rules), *_elements("add", plan.classes, rules)]
-    commands.append(_add("counter", name=plan.marker(number)))
-    return commands
+    return [*commands, _add("counter", name=plan.marker(number))]
 
 
-def delete_older(held: KernelTable, number: int) -> list[Command]:
-    """Return one transaction that deletes what is left of rules before a number; empty for nothing.
+def delete_others(held: KernelTable, number: int) -> list[Command]:
+    """Return one transaction that deletes all but what rules of a number have; empty for nothing.
 
-    Not those that a packet may still be on its way through: of the rules in force, and of those
-    that these have just replaced.
+    Those in force are to be kept, and those that these have just replaced: a packet may still be
+    on its way through them.
     """
-    older = [name for name in held.chains if name not in _HOOKS and number_of(name) < number]
+    gone = [name for name in held.chains if name not in _HOOKS and number_of(name) != number]
     return [
-        *(_flush(name) for name in older),
-        *(_delete("map", name) for name in held.maps if number_of(name) < number),
-        *(_delete("set", name) for name in held.sets if number_of(name) < number),
-        *(_delete("chain", name) for name in older),
+        *(_flush(name) for name in gone),
+        *(_delete("map", name) for name in held.maps if number_of(name) != number),
+        *(_delete("set", name) for name in held.sets if number_of(name) != number),
+        *(_delete("chain", name) for name in gone),
     ]
 
 
@@ -278,32 +297,16 @@ def _own(family: int, number: int) -> str:
 
 def _family(plan: CountingPlan, family: int, number: int) -> list[Command]:
     """Return sets, maps and chains of one family, and the rules of the chains."""
-    kind = "ipv4_addr" if family == 4 else "ipv6_addr"
+    kind = _ADDRESS_TYPES[family]
+    lookups = _lookups(plan, family)
     commands = [_add("set", name=_own(family, number), type=kind, size=ADDRESSES_MAX)]
     for direction in DIRECTIONS:
-        is_source = direction == "out"
-        counts: dict[str, Command] = {}
-        for each in plan.classes:
-            name = map_name(each, direction, family, number)
+        chains = {each: map_name(each, direction, family, number) for each in plan.classes}
+        for name in chains.values():
             commands.append(_add("map", name=name, type=kind, map="counter", size=ADDRESSES_MAX))
-            key = {"key": _address(family, is_source=is_source), "data": f"@{name}"}
-            counts[each] = {"counter": {"map": key}}
-            if each != INTERNET:
-                commands += [_add("chain", name=name), _rule(name, counts[each])]
-        entries = [
-            [_span(each),
-             {"goto": {"target": map_name(each.traffic_class, direction, family, number)}}]
-            for each in plan.intervals[family]
-        ]  # fmt: skip
-        # A chain is left by goto, so what no interval has comes to the rule behind.
-        chain = numbered(f"{direction}{family}", number)
-        key = {"key": _address(family, is_source=not is_source), "data": f"@{chain}"}
-        commands += [
-            _add("map", name=chain, type=kind, map="verdict", flags=["interval"], elem=entries),
-            _add("chain", name=chain),
-            _rule(chain, {"vmap": key}),
-            _rule(chain, counts[INTERNET]),
-        ]  # fmt: skip
+            commands += _counting_chain(name, name, family, direction)
+        name = numbered(f"{direction}{family}", number)
+        commands += _by_class(name, lookups, chains, family=family, direction=direction)
     return commands
 
 
@@ -313,30 +316,72 @@ def _host_family(plan: CountingPlan, family: int, number: int) -> list[Command]:
     Each counts for the address, as the others do; `host_pods` puts the rules that ask for the
     cgroup before that.
     """
-    kind = "ipv4_addr" if family == 4 else "ipv6_addr"
     commands: list[Command] = []
+    lookups = _lookups(plan, family)
     for direction in DIRECTIONS:
-        is_source = direction == "out"
-        for each in plan.classes:
-            chain = host_chain(each, direction, family, number)
-            data = f"@{map_name(each, direction, family, number)}"
-            counted = {"counter": {"map": {"key": _address(family, is_source=is_source),
-                                           "data": data}}}  # fmt: skip
-            commands += [_add("chain", name=chain), _rule(chain, counted)]
-        entries = [
-            [_span(each),
-             {"goto": {"target": host_chain(each.traffic_class, direction, family, number)}}]
-            for each in plan.intervals[family]
+        chains = {each: host_chain(each, direction, family, number) for each in plan.classes}
+        for each, chain in chains.items():
+            counted = map_name(each, direction, family, number)
+            commands += _counting_chain(chain, counted, family, direction)
+        name = numbered(f"host-{direction}{family}", number)
+        commands += _by_class(name, lookups, chains, family=family, direction=direction)
+    return commands
+
+
+def _counting_chain(name: str, counted: str, family: int, direction: Direction) -> list[Command]:
+    """Return a chain that counts a packet for the address that a map leads from."""
+    key = {"key": _address(family, is_source=direction == "out"), "data": f"@{counted}"}
+    return [_add("chain", name=name), _rule(name, {"counter": {"map": key}})]
+
+
+class _ClassLookup(NamedTuple):
+    """One look-up: the mask of the address ("": intervals), and each element's class.
+
+    None is a class that the next look-up says.
+    """
+
+    mask: str
+    classes: list[tuple[object, str | None]]
+
+
+def _lookups(plan: CountingPlan, family: int) -> list[_ClassLookup]:
+    """Return the look-ups of a class, in order: of blocks, then of intervals."""
+    lengths, left = blocks(plan.intervals[4]) if family == 4 else ((), plan.intervals[6])
+    by_block = [
+        _ClassLookup(str(IPv4Network((0, each.bits)).netmask),
+                     [(str(first), name) for first, name in each.classes.items()])
+        for each in lengths
+    ]  # fmt: skip
+    return [*by_block, _ClassLookup("", [(_span(each), each.traffic_class) for each in left])]
+
+
+def _by_class(
+    chain: str, lookups: Sequence[_ClassLookup], chains: Mapping[str, str], *,
+    family: int, direction: Direction,
+) -> list[Command]:  # fmt: skip
+    """Return the chain that leads a packet to the chain of the other end's class.
+
+    Each look-up has a chain and a map. What a map does not have is the internet's.
+    """
+    commands: list[Command] = []
+    address = _address(family, is_source=direction == "in")
+    name, _, number = chain.partition("/")
+    there = ""
+    for n, (mask, classes) in reversed([*enumerate(lookups)]):
+        here = f"{name}-{n}/{number}" if n else chain
+        elements = [
+            [at, {"goto": {"target": chains[of] if of else there}}] for at, of in classes
         ]  # fmt: skip
-        chain = numbered(f"host-{direction}{family}", number)
-        key = {"key": _address(family, is_source=not is_source), "data": f"@{chain}"}
-        rest = host_chain(INTERNET, direction, family, number)
+        kind = {"size": max(len(elements), 1)} if mask else {"flags": ["interval"]}
+        key = {"&": [address, mask]} if mask else address
         commands += [
-            _add("map", name=chain, type=kind, map="verdict", flags=["interval"], elem=entries),
-            _add("chain", name=chain),
-            _rule(chain, {"vmap": key}),
-            _rule(chain, {"goto": {"target": rest}}),
+            _add("map", name=here, type=_ADDRESS_TYPES[family], map="verdict",
+                 elem=elements, **kind),
+            _add("chain", name=here),
+            _rule(here, {"vmap": {"key": key, "data": f"@{here}"}}),
+            _rule(here, {"goto": {"target": chains[INTERNET]}}),
         ]  # fmt: skip
+        there = here
     return commands
 
 
