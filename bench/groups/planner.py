@@ -27,8 +27,8 @@ from fairlead.api.values.times import format_time
 from fairlead.decide.placement.actions import NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.whatif import would_fit
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.testing.builders import EPOCH, as_written, make_job, make_nodes, make_placement
 

@@ -57,7 +57,7 @@ from fairlead.api.resources import (
 )
 from fairlead.api.values.amounts import Amount, Amounts, added, read_all
 from fairlead.decide.pinning import Binding
-from fairlead.decide.placement.why_not.whatif import would_fit
+from fairlead.decide.placement.places.whatif import would_fit
 from fairlead.decide.reasons import Outcome
 from fairlead.embedded.quota.usage import Served, usage_of
 from fairlead.embedded.schema.values import as_map

@@ -24,8 +24,8 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.search import plan_gang
+from fairlead.decide.placement.places.unplaceable import judge_empty, judge_present
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.unplaceable import judge_empty, judge_present
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.model.holdings.completion import ends_at

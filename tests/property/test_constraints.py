@@ -13,8 +13,8 @@ from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.pod_parts import ContainerPort
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.places.whatif import fits_empty, would_fit
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.sim.promises.placement_checkers import NeighbourChecker
 from fairlead.testing.builders import (

@@ -26,8 +26,8 @@ from tests.property.placement_world import (
 
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.places.whatif import fits_empty, would_fit
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.sim.promises.placement_checkers import TopologyChecker

@@ -19,11 +19,11 @@ from fairlead.api.kubernetes.core import Node, Taint
 from fairlead.api.meta import Condition
 from fairlead.api.names import SUBMITTED_BY, TEAM
 from fairlead.api.values.times import format_time
-from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.model.asks.priorities import PriorityTable
 from fairlead.model.cluster import ClusterState

@@ -18,8 +18,8 @@ from fairlead.api.meta import ObjectMeta
 from fairlead.decide.placement.actions import PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.whatif import fits_empty
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import fits_empty
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.testing.builders import EPOCH, make_job, make_node

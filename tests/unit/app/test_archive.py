@@ -66,9 +66,9 @@ from fairlead.cli.cluster.installation import BINDING_PATH
 from fairlead.cli.connection.transport import Api
 from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.placing.decision_log import Cycle, DecisionLog
-from fairlead.decide.answers.snapshot import CarriedState
 from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.snapshot import CarriedState
 from fairlead.history.memory import MemoryHistory, MemoryLogs
 from fairlead.kube.kubeconfig import Connection
 from fairlead.runtime.client import Client

@@ -13,7 +13,7 @@ HEAVY = (
     "fairlead.cli.cluster.own_answers", "fairlead.controllers", "fairlead.embedded",
     "fairlead.decide.fleet", "fairlead.decide.placement.cycle",
     "fairlead.decide.placement.evict.preempt",
-    "fairlead.decide.placement.why_not.whatif", "fairlead.decide.answers.forecast",
+    "fairlead.decide.placement.places.whatif", "fairlead.decide.answers.forecast",
     "fairlead.model.cluster",
     "fairlead.sim",
 )  # fmt: skip

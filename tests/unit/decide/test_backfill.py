@@ -15,12 +15,12 @@ from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.kubernetes.resource_quota import ResourceQuota, ResourceQuotaStatus
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.values.times import format_time
-from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.places.kept_room import Start
+from fairlead.decide.placement.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.stages.first_start import FirstStart
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason

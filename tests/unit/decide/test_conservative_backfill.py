@@ -17,12 +17,12 @@ from fairlead.api.values.quantity import CPU
 from fairlead.api.values.times import format_time
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Forecast
-from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.places.kept_room import KeptRoom, QueueReservation, Start, together
+from fairlead.decide.placement.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.stages.first_start import FirstStart
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason

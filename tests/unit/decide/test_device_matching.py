@@ -16,8 +16,8 @@ from fairlead.api.jobs.placement import Nomination
 from fairlead.api.kubernetes.devices import ResourceClaimTemplate
 from fairlead.api.values.quantity import CLAIMED
 from fairlead.api.values.times import format_time
-from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.claimed.device_asks import DeviceKind

@@ -21,8 +21,8 @@ from fairlead.decide.attempts.usage import gpu_count, usage_of
 from fairlead.decide.placement.actions import NominateJob, PlaceJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.whatif import would_fit
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import InvalidGang

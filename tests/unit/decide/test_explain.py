@@ -13,8 +13,8 @@ from fairlead.cli.views.why import why_text
 from fairlead.decide.answers.explain import explain
 from fairlead.decide.answers.explanation import Explanation, Forecast, OverduePod, UnknownBound
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.whatif import fits_empty, would_fit
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.model.gang.gangs import GangRequest
 from fairlead.testing.builders import (

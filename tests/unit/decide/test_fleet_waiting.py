@@ -13,7 +13,7 @@ from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import Condition
 from fairlead.decide.fleet.buying.demand import Offer, demand_of
 from fairlead.decide.fleet.buying.waiting import gangs_in_order, lacks_nodes
-from fairlead.decide.placement.why_not.whatif import would_fit
+from fairlead.decide.placement.places.whatif import would_fit
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest

@@ -7,11 +7,11 @@ import pytest
 from fairlead.api.jobs.job import Attempt, Job
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.values.times import format_time
-from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.actions import Action, NominateJob, PlaceJob
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision
 from fairlead.model.asks.priorities import PriorityTable

@@ -21,8 +21,8 @@ from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.domains import in_rank_order
 from fairlead.decide.placement.places.search import DOMAINS_TRIED_MAX, members_fit_domain
+from fairlead.decide.placement.places.whatif import fits_empty, would_fit
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import fits_empty, would_fit
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Decision
 from fairlead.model.asks.topology import Level, TopologyRequest

@@ -25,10 +25,10 @@ from fairlead.api.values.quantity import ATTACHED
 from fairlead.app.queries.decision_file import read_lines, write_lines, writes_of
 from fairlead.controllers.placing.decision_log import Cycle
 from fairlead.decide.answers.explain import explain
-from fairlead.decide.answers.snapshot import CarriedState, Snapshot
 from fairlead.decide.fleet.buying.demand import demand_of, device_source, offers_of
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import Recall
+from fairlead.decide.placement.snapshot import CarriedState, Snapshot
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Reason
 from fairlead.model.cluster import ClusterState

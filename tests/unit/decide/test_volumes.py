@@ -14,8 +14,8 @@ from fairlead.decide.answers.explain import explain_changed
 from fairlead.decide.answers.supposed import submitted
 from fairlead.decide.placement.actions import Action, PlaceJob, ReleaseJob, WriteVerdict
 from fairlead.decide.placement.cycle import decide
+from fairlead.decide.placement.places.whatif import would_fit
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Outcome, Reason, render
 from fairlead.decide.verdict import Decision
 from fairlead.model.asks.requests import MemberClass

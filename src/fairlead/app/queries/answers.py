@@ -33,10 +33,10 @@ from fairlead.decide.answers.supposed import changed, submitted, supposed
 from fairlead.decide.fleet.buying.growth import pools_that_hold
 from fairlead.decide.jobs.policy import JobsPolicy
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.whatif import fits_empty, largest_shape
 from fairlead.decide.placement.waiting.patience import unreachable_level
 from fairlead.decide.placement.waiting.quota import TakenQuota, excess_of
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import fits_empty, largest_shape
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.teams.decide import use_of
 from fairlead.decide.verdict import ObjectKey, Verdict

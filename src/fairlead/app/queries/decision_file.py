@@ -62,11 +62,11 @@ from fairlead.api.kubernetes.volumes import (
 from fairlead.api.meta import ObjectMeta
 from fairlead.api.pods.pod_asks import RESIZE_PENDING
 from fairlead.controllers.placing.decision_log import Cycle
-from fairlead.decide.answers.snapshot import CarriedState, Snapshot, replay
 from fairlead.decide.placement.actions import Action, PlaceJob
 from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.outcome import status_patch
+from fairlead.decide.placement.snapshot import CarriedState, Snapshot, replay
 from fairlead.model.asks.topology import Level
 from fairlead.model.inventory.image_table import IMAGES_PER_NODE_MAX
 from fairlead.model.objects import Objects

@@ -20,8 +20,8 @@ from fairlead.cli.connection.completers import complete_jobs
 from fairlead.cli.job_request.job_names import clean_reference
 from fairlead.cli.views.moves import moves_facts, moves_text
 from fairlead.decide.answers.block_moves import find_moves
+from fairlead.decide.placement.places.whatif import largest_shape
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.whatif import largest_shape
 from fairlead.input.errors import Code, Exit, fail
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.phase import Phase, phase_of

@@ -5,7 +5,7 @@ change costs one entry in a dictionary, and the objects that a decision saw are 
 with the later changes undone. A decision that did nothing gives way to the next one.
 
     log.note(...)            after each decision
-    log.snapshot(number)     all inputs of one that is still kept (`decide/answers/snapshot.py`)
+    log.snapshot(number)     all inputs of one that is still kept (`decide/placement/snapshot.py`)
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ import msgspec
 
 from fairlead.api.jobs.job import Job
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.decide.answers.snapshot import CarriedState, Snapshot
 from fairlead.decide.placement.actions import Action
 from fairlead.decide.placement.desk.memory import Recall
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.snapshot import CarriedState, Snapshot
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.objects import Objects

@@ -29,7 +29,6 @@ from fairlead.controllers.placing.decision_log import Cycle, DecisionLog
 from fairlead.controllers.placing.uncertain_placements import UncertainPlacements
 from fairlead.controllers.pods.job_writer import REFUSALS_MAX
 from fairlead.controllers.pods.pod_refusals import is_denial
-from fairlead.decide.answers.snapshot import CarriedState
 from fairlead.decide.attempts.notes import is_left_to_array
 from fairlead.decide.placement.actions import (
     Action,
@@ -45,6 +44,7 @@ from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory
 from fairlead.decide.placement.desk.policy import PlacementPolicy
 from fairlead.decide.placement.outcome import asked_verdict, changed_verdict, status_patch
+from fairlead.decide.placement.snapshot import CarriedState
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.takings import Taking

@@ -10,7 +10,7 @@ from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.values import quantity
 from fairlead.decide.answers.explanation import Alternatives
-from fairlead.decide.placement.why_not.whatif import fits_empty
+from fairlead.decide.placement.places.whatif import fits_empty
 from fairlead.decide.reasons import Outcome, Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.asks.requests import request_of

@@ -54,14 +54,14 @@ from fairlead.decide.jobs.admitting.gate import (
 from fairlead.decide.jobs.restart import cancel_message, is_cancelled
 from fairlead.decide.placement.cycle import answer_now
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.reach_words import reach_text
+from fairlead.decide.placement.places.unplaceable import eligible_nodes, resource_order
+from fairlead.decide.placement.places.whatif import would_fit
 from fairlead.decide.placement.waiting.order import OrderKey
 from fairlead.decide.placement.waiting.patience import with_end
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.placement.waiting.quota import TakenQuota, held_verdict, quota_verdict
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.reach_words import reach_text
-from fairlead.decide.placement.why_not.unplaceable import eligible_nodes, resource_order
-from fairlead.decide.placement.why_not.whatif import would_fit
 from fairlead.decide.reasons import Outcome, Reason, Trait
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.claimed.devices import DeviceTable

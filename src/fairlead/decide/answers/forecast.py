@@ -36,10 +36,10 @@ from fairlead.decide.placement.desk.repair import GangRelease, PlacedGang, Wait
 from fairlead.decide.placement.places.capacity import PresentCapacity
 from fairlead.decide.placement.places.search import Plan, take_plan
 from fairlead.decide.placement.places.size import planned
+from fairlead.decide.placement.places.unplaceable import eligible_nodes
 from fairlead.decide.placement.stages.fit import Fit
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.health.windows import grace_seconds

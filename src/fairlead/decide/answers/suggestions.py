@@ -16,10 +16,10 @@ from fairlead.api.values.times import parse_time
 from fairlead.decide.answers.explanation import Suggestion
 from fairlead.decide.answers.forecast import starts_now
 from fairlead.decide.placement.desk.policy import PlacementPolicy
+from fairlead.decide.placement.places.unplaceable import resource_order
+from fairlead.decide.placement.places.whatif import fits_now, would_fit
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.unplaceable import resource_order
-from fairlead.decide.placement.why_not.whatif import fits_now, would_fit
 from fairlead.decide.reasons import Reason, Trait
 from fairlead.decide.verdict import Verdict
 from fairlead.model.asks.requests import is_device

@@ -52,8 +52,8 @@ from fairlead.decide.placement.actions import (
 from fairlead.decide.placement.desk.repair import PlacedGang
 from fairlead.decide.placement.evict.victims import Victims
 from fairlead.decide.placement.places.search import Plan
+from fairlead.decide.placement.places.whatif import placed_facts
 from fairlead.decide.placement.waiting.queue import QueueEntry
-from fairlead.decide.placement.why_not.whatif import placed_facts
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState

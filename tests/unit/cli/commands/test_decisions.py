@@ -18,9 +18,9 @@ from fairlead.cli.cluster.archive import proxy_path
 from fairlead.cli.connection.common import Common
 from fairlead.cli.connection.transport import Api
 from fairlead.controllers.placing.decision_log import Cycle
-from fairlead.decide.answers.snapshot import CarriedState, Snapshot
 from fairlead.decide.placement.cycle import decide
 from fairlead.decide.placement.desk.memory import PlanMemory, Recall
+from fairlead.decide.placement.snapshot import CarriedState, Snapshot
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.kube.http1 import HttpResponse
 from fairlead.kube.kubeconfig import Connection

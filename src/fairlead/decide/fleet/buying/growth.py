@@ -10,7 +10,7 @@ from fairlead.api.kubernetes.core import Node
 from fairlead.api.meta import to_wire
 from fairlead.api.validation.validate_pool import validate_pool
 from fairlead.decide.fleet.buying.demand import demand_of, device_source, offers_of
-from fairlead.decide.placement.why_not.whatif import fits_empty
+from fairlead.decide.placement.places.whatif import fits_empty
 from fairlead.decide.reasons import Outcome
 from fairlead.model.cluster import ClusterState
 from fairlead.model.gang.gangs import GangRequest, InvalidGang

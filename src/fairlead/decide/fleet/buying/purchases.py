@@ -21,7 +21,7 @@ from fairlead.decide.fleet.census import PoolCensus
 from fairlead.decide.fleet.pool_status import Buy, PoolPlan
 from fairlead.decide.fleet.view import FleetView, about
 from fairlead.decide.placement.places.capacity import PresentCapacity
-from fairlead.decide.placement.why_not.whatif import fits_empty
+from fairlead.decide.placement.places.whatif import fits_empty
 from fairlead.decide.reasons import Reason
 from fairlead.model.gang.gangs import GangRequest
 

@@ -15,12 +15,12 @@ from fairlead.decide.placement.places.image_preference import with_images
 from fairlead.decide.placement.places.kept_room import End, KeptRoom, QueueReservation, together
 from fairlead.decide.placement.places.search import Plan, plan_gang, uses_of
 from fairlead.decide.placement.places.size import largest_plan, planned
+from fairlead.decide.placement.places.unplaceable import judge_empty
 from fairlead.decide.placement.waiting.borrowing import Borrowing
 from fairlead.decide.placement.waiting.job_limits import RunningLimits
 from fairlead.decide.placement.waiting.queue import EqualJobs, QueueEntry, RequestShape
 from fairlead.decide.placement.waiting.quota import TakenQuota, excess_of
 from fairlead.decide.placement.waiting.state import PlacementState
-from fairlead.decide.placement.why_not.unplaceable import judge_empty
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gang.gangs import GangRequest, InvalidGang
 from fairlead.model.inventory.labels import FOREIGN, OWN

@@ -32,8 +32,8 @@ from fairlead.decide.placement.places.neighbours import rules_hold
 from fairlead.decide.placement.places.search import Plan, members_of, plan_gang, plan_within
 from fairlead.decide.placement.places.size import largest_plan
 from fairlead.decide.placement.places.ties import nodes_near
+from fairlead.decide.placement.places.unplaceable import judge_empty, judge_present
 from fairlead.decide.placement.waiting.queue import QueueEntry
-from fairlead.decide.placement.why_not.unplaceable import judge_empty, judge_present
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.asks.requests import Request

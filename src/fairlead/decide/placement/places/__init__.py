@@ -1,4 +1,4 @@
-"""Where a gang could go: the room of a decision, and the search in it.
+"""Where a gang could go: the room of a decision, the search in it, and why it finds nothing.
 
-Begin with `search.py`. Imports no other part of the planner.
+Begin with `search.py`, then `unplaceable.py`. Imports no other part of the planner.
 """

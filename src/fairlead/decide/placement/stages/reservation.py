@@ -29,6 +29,7 @@ from fairlead.decide.placement.places.kept_room import (
     Token,
 )
 from fairlead.decide.placement.places.releases import Releases
+from fairlead.decide.placement.places.unplaceable import eligible_nodes
 from fairlead.decide.placement.stages.budget import budget_verdict
 from fairlead.decide.placement.stages.first_start import FirstStart
 from fairlead.decide.placement.waiting.known_starts import Chain
@@ -36,7 +37,6 @@ from fairlead.decide.placement.waiting.order import OrderKey
 from fairlead.decide.placement.waiting.patience import waiting_since
 from fairlead.decide.placement.waiting.queue import QueueEntry
 from fairlead.decide.placement.waiting.quota import quota_verdict
-from fairlead.decide.placement.why_not.unplaceable import eligible_nodes
 from fairlead.decide.verdict import ObjectKey
 from fairlead.model.asks.requests import Constraints
 from fairlead.model.gang.gangs import GangRequest, InvalidGang

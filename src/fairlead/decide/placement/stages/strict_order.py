@@ -11,10 +11,10 @@ from functools import partial
 
 from fairlead.api.cluster.team import QueueingStrategy
 from fairlead.decide.placement.desk.context import PlanningContext
+from fairlead.decide.placement.places.unplaceable import eligible_nodes
 from fairlead.decide.placement.stages.reservation import waits_for_room
 from fairlead.decide.placement.waiting.order import OrderKey
 from fairlead.decide.placement.waiting.queue import QueueEntry
-from fairlead.decide.placement.why_not.unplaceable import eligible_nodes
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.gang.gangs import InvalidGang

@@ -14,18 +14,18 @@ from typing import TypeAlias
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.places.kept_room import QueueReservation
 from fairlead.decide.placement.places.search import plan_gang
+from fairlead.decide.placement.places.unplaceable import (
+    BLOCKERS_MAX,
+    eligible_nodes,
+    judge_present,
+    reservation_verdict,
+)
 from fairlead.decide.placement.stages.budget import budget_verdict
 from fairlead.decide.placement.stages.fit import Fit
 from fairlead.decide.placement.waiting.order import OrderKey
 from fairlead.decide.placement.waiting.patience import with_end
 from fairlead.decide.placement.waiting.queue import Judgement, QueueEntry, RequestShape
 from fairlead.decide.placement.waiting.quota import quota_verdict
-from fairlead.decide.placement.why_not.unplaceable import (
-    BLOCKERS_MAX,
-    eligible_nodes,
-    judge_present,
-    reservation_verdict,
-)
 from fairlead.decide.reasons import Outcome, Reason, Trait
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.model.gang.gangs import GangRequest, InvalidGang

@@ -21,8 +21,8 @@ from fairlead.api.meta import find_condition
 from fairlead.api.names import PLACED
 from fairlead.api.values.times import format_time, parse_time
 from fairlead.decide.attempts.backoff import borrower_backoff
+from fairlead.decide.placement.places.unplaceable import judge_empty
 from fairlead.decide.placement.waiting.queue import QueueEntry, WaitQueue
-from fairlead.decide.placement.why_not.unplaceable import judge_empty
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Verdict
 from fairlead.model.cluster import ClusterState

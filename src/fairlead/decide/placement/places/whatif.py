@@ -11,7 +11,7 @@ from fairlead.api.values.quantity import ATTACHED
 from fairlead.decide.placement.places.capacity import EmptyCapacity, PresentCapacity
 from fairlead.decide.placement.places.search import Plan, plan_gang
 from fairlead.decide.placement.places.size import largest_plan
-from fairlead.decide.placement.why_not.unplaceable import judge_empty, judge_present
+from fairlead.decide.placement.places.unplaceable import judge_empty, judge_present
 from fairlead.decide.reasons import Reason
 from fairlead.decide.verdict import Fact, Verdict
 from fairlead.model.asks.requests import is_device

@@ -21,9 +21,9 @@ from fairlead.decide.placement.places.capacity import Capacity, EmptyCapacity, P
 from fairlead.decide.placement.places.domains import domains_of
 from fairlead.decide.placement.places.kept_room import QueueReservation
 from fairlead.decide.placement.places.neighbours import rules_are_exact, rules_text
+from fairlead.decide.placement.places.reach_words import reach_text
 from fairlead.decide.placement.places.search import members_fit, members_fit_domain, plan_gang
 from fairlead.decide.placement.places.ties import nodes_near
-from fairlead.decide.placement.why_not.reach_words import reach_text
 from fairlead.decide.reasons import FREE_NODES, OWNERS, SPARES, TEAM_NODES, Reason
 from fairlead.decide.verdict import ObjectKey, Verdict
 from fairlead.decide.words import fold_names, plural, some_of
