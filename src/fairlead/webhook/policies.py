@@ -101,6 +101,9 @@ def policies(namespace: str, *, system_namespaces: Sequence[str] = ()) -> Iterat
     yield from _of_reports()
 
 
+_JOBS_WRITTEN = rule(JOBS.group, JOBS.version, JOBS.plural, "CREATE", "UPDATE")
+
+
 def _of_teams(
     name: str,
     asked: Manifest,
@@ -138,19 +141,10 @@ def _of_teams(
         "'spec.nodeName passes by the taints of teams: choose a node by the label "
         "kubernetes.io/hostname in spec.nodeSelector'",
     )
-    yield {
-        "apiVersion": f"{GROUP}/v1", "kind": POLICY, "metadata": {"name": name},
-        "spec": {
-            "failurePolicy": "Ignore",
-            "paramKind": {"apiVersion": FLEETS.api_version, "kind": FLEETS.kind},
-            "matchConstraints": {"resourceRules": [asked], "namespaceSelector": namespaces},
-            "matchConditions": conditions(when),
-            "variables": conditions(_variables(spec, exempt)),
-            "validations": [_validation(*each) for each in (few, of_team, of_all, node)],
-        },
-    }  # fmt: skip
-    fleet = {"name": FLEET_NAME, "parameterNotFoundAction": "Allow"}
-    yield _binding(name, paramRef=fleet)
+    yield from _policy(
+        name, few, of_team, of_all, node,
+        rules=[asked], namespaces=namespaces, when=when, variables=_variables(spec, exempt),
+    )  # fmt: skip
 
 
 def _variables(spec: str, exempt: str) -> Mapping[str, str]:
@@ -197,18 +191,10 @@ def _of_jobs() -> Iterator[Manifest]:
         f"oldObject.spec.all(f, f in [{free}] || f in object.spec))",
         "'the job stands for other pods, from which its spec follows; change those'",
     )
-    yield {
-        "apiVersion": f"{GROUP}/v1", "kind": POLICY, "metadata": {"name": name},
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": [
-                rule(JOBS.group, JOBS.version, JOBS.plural, "CREATE", "UPDATE")]},
-            "matchConditions": conditions(NEW_SPEC),
-            "variables": conditions({"isExempt": MAY_ADMINISTER}),
-            "validations": [_validation(*each) for each in (written, kept)],
-        },
-    }  # fmt: skip
-    yield _binding(name)
+    yield from _policy(
+        name, written, kept,
+        rules=[_JOBS_WRITTEN], when=NEW_SPEC, variables={"isExempt": MAY_ADMINISTER},
+    )  # fmt: skip
 
 
 def _of_elements() -> Iterator[Manifest]:
@@ -219,20 +205,8 @@ def _of_elements() -> Iterator[Manifest]:
         MAY_ADMINISTER,
         "'which job is an element of an array is written by Fairlead; leave the reference out'",
     )
-    yield {
-        "apiVersion": f"{GROUP}/v1", "kind": POLICY, "metadata": {"name": name},
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": [
-                rule(JOBS.group, JOBS.version, JOBS.plural, "CREATE", "UPDATE")]},
-            "matchConditions": conditions({
-                "another-array": f"request.operation == 'CREATE' ? {own}.size() > 0 : "
-                f"{own} != {before}"}),
-            "variables": [],
-            "validations": [_validation(*written)],
-        },
-    }  # fmt: skip
-    yield _binding(name)
+    is_new = f"request.operation == 'CREATE' ? {own}.size() > 0 : {own} != {before}"
+    yield from _policy(name, written, rules=[_JOBS_WRITTEN], when={"another-array": is_new})
 
 
 def _of_reports() -> Iterator[Manifest]:
@@ -248,20 +222,11 @@ def _of_reports() -> Iterator[Manifest]:
         rule(NODE_REPORTS.group, NODE_REPORTS.version, whole, "CREATE", scope="Cluster"),
         rule(NODE_REPORTS.group, NODE_REPORTS.version, status, "UPDATE", scope="Cluster"),
     ]
-    yield {
-        "apiVersion": f"{GROUP}/v1", "kind": POLICY, "metadata": {"name": name},
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": rules},
-            "matchConditions": [],
-            "variables": conditions({
-                "node": _claim(NODE_NAME_CLAIM), "uid": _claim(NODE_UID_CLAIM),
-                "isExempt": _MAY_WRITE_REPORTS,
-            }),
-            "validations": [_validation(*each) for each in _of_a_report()],
-        },
+    said = {
+        "node": _claim(NODE_NAME_CLAIM), "uid": _claim(NODE_UID_CLAIM),
+        "isExempt": _MAY_WRITE_REPORTS,
     }  # fmt: skip
-    yield _binding(name)
+    yield from _policy(name, *_of_a_report(), rules=rules, variables=said)
 
 
 def _of_a_report() -> Sequence[tuple[str, str]]:
@@ -315,9 +280,36 @@ def _claim(key: str) -> str:
     return f"has({extra}) && '{key}' in {extra} ? {extra}['{key}'][0] : ''"
 
 
-def _binding(name: str, **more: Any) -> Manifest:
-    spec = {"policyName": name, "validationActions": ["Deny"], **more}
-    return {"apiVersion": f"{GROUP}/v1", "kind": BINDING, "metadata": {"name": name}, "spec": spec}
+def _policy(
+    name: str,
+    *judged: tuple[str, str],
+    rules: Sequence[Manifest],
+    namespaces: Manifest | None = None,
+    when: Mapping[str, str] | None = None,
+    variables: Mapping[str, str] | None = None,
+) -> Iterator[Manifest]:
+    """Yield a policy and its binding; `judged` are expressions and what is said where they fail.
+
+    With `namespaces` it is on teams, of which it reads the Fleet; where there is none, it refuses
+    nothing.
+    """
+    constraints: dict[str, Any] = {"resourceRules": [*rules]}
+    fleet: dict[str, Any] = {}
+    bound: dict[str, Any] = {"policyName": name, "validationActions": ["Deny"]}
+    if namespaces is not None:
+        constraints["namespaceSelector"] = namespaces
+        fleet = {"paramKind": {"apiVersion": FLEETS.api_version, "kind": FLEETS.kind}}
+        bound["paramRef"] = {"name": FLEET_NAME, "parameterNotFoundAction": "Allow"}
+    spec = {
+        "failurePolicy": "Ignore" if fleet else "Fail", **fleet,
+        "matchConstraints": constraints,
+        "matchConditions": conditions(when or {}),
+        "variables": conditions(variables or {}),
+        "validations": [_validation(*each) for each in judged],
+    }  # fmt: skip
+    for kind, each in ((POLICY, spec), (BINDING, bound)):
+        head = {"apiVersion": f"{GROUP}/v1", "kind": kind, "metadata": {"name": name}}
+        yield {**head, "spec": each}
 
 
 def _validation(expression: str, message: str) -> Manifest:

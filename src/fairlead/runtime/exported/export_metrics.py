@@ -6,15 +6,14 @@ who adds the values up makes the text, in slices, and a scrape sends it as it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+from prometheus_client.core import Metric
 
 from fairlead.api.values.sketch import Sketch
 from fairlead.decide.use.exports import ExportKey
+from fairlead.runtime.exported.scraped import ScrapedMetrics, gauge
 
 #: In one pass of `Sketch.quantiles`: the least, the quantiles and the most.
 _QUANTILES = {"min": 0.0, "p50": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
@@ -35,31 +34,18 @@ class ExportReport:
     text: bytes = b""
 
 
-class ExportMetrics(Collector):
+class ExportMetrics(ScrapedMetrics[ExportReport]):
     """The series of nodes' exporters."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        """Register the series on `registry`, which must not have them yet."""
-        self._source: Callable[[], ExportReport] | None = None
-        registry.register(self)
-
-    def watch(self, source: Callable[[], ExportReport] | None) -> None:
-        """Read this at each scrape, without waiting; None: no more (this replica does not lead)."""
-        self._source = source
-
-    def collect(self) -> Iterable[Metric]:
-        """Return how many nodes are in the figures."""
-        if self._source is None:
-            return
-        nodes = GaugeMetricFamily(
+    def series(self, report: ExportReport) -> Iterable[Metric]:
+        """Return what is read at the scrape."""
+        yield gauge(
             "fairlead_exported_nodes",
             "Nodes by whether their exporters are in the figures: counted; silent: their latest "
             "window is old; refused: their report is malformed; absent: they report none.",
-            labels=["state"],
+            "state",
+            report.states.items(),
         )
-        for state, count in self._source().states.items():
-            nodes.add_metric([state], count)
-        yield nodes
 
     @property
     def text(self) -> bytes:

@@ -6,15 +6,14 @@ the book of traffic keeps a dozen; two directions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
 
 from fairlead.decide.network import CountingState
+from fairlead.runtime.exported.scraped import ScrapedMetrics, gauge
 
 #: Teams with series of their own; the others are added up as team "-".
 TEAMS_MAX = 500
@@ -56,27 +55,11 @@ class TrafficReport:
     destinations: Sequence[DestinationBudgetLine] = ()
 
 
-#: Returns what the latest reports say. Reading must not wait.
-TrafficSource = Callable[[], TrafficReport]
-
-
-class TrafficMetrics(Collector):
+class TrafficMetrics(ScrapedMetrics[TrafficReport]):
     """The series of traffic."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
-        """Register the series on `registry`, which must not have them yet."""
-        self._source: TrafficSource | None = None
-        registry.register(self)
-
-    def watch(self, source: TrafficSource | None) -> None:
-        """Read this at each scrape; None: no more (this replica does not lead)."""
-        self._source = source
-
-    def collect(self) -> Iterable[Metric]:
+    def series(self, report: TrafficReport) -> Iterable[Metric]:
         """Return what is read at the scrape."""
-        if self._source is None:
-            return ()
-        report = self._source()
         traffic = GaugeMetricFamily(
             "fairlead_traffic_bits_per_second",
             "What pods send (out) and receive (in), by team and class of the other end, as the "
@@ -90,14 +73,13 @@ class TrafficMetrics(Collector):
             sums[key] = sums.get(key, 0) + rate
         for key, rate in sorted(sums.items()):
             traffic.add_metric(key, rate)
-        nodes = GaugeMetricFamily(
+        nodes = gauge(
             "fairlead_traffic_nodes",
             "Nodes by whether their traffic is counted: counted; partly: less than is expected; "
             "blind: it should be and is not; off: the agent is not asked to.",
-            labels=["state"],
+            "state",
+            ((state.value, report.states.get(state, 0)) for state in CountingState),
         )
-        for state in CountingState:
-            nodes.add_metric([state.value], report.states.get(state, 0))
         budgets = GaugeMetricFamily(
             "fairlead_team_internet_bits_per_second",
             "Internet traffic of teams with a budget: the budget, what nodes are given of it, what "
