@@ -18,7 +18,7 @@ from fairlead.api.resources import JOB_ARRAYS, JOBS, Resource
 from fairlead.api.status import StatusCause
 from fairlead.decide.admission.arrays import WORK_KINDS
 from fairlead.decide.admission.cluster_kinds import judge_cluster_object
-from fairlead.decide.admission.jobs import refusal_of
+from fairlead.decide.admission.jobs import AdmissionContext, refusal_of
 from fairlead.decide.admission.limits import member_of, submitter_to_set
 from fairlead.decide.admission.pod_gates import (
     GateDecision,
@@ -207,10 +207,11 @@ class AdmissionAnswers:
         old = asked.old_object if asked.operation == "UPDATE" else None
         own = self._rules.own_namespace
         fill, _ = WORK_KINDS[resource.name]
-        filled = fill(
-            asked.object, old, classes=self._classes(), teams=self._teams(),
-            user=member_of(asked.user, own), namespace=asked.namespace, terms=self._terms,
+        context = AdmissionContext(
+            self._classes(), self._teams(), member_of(asked.user, own),
+            namespace=asked.namespace, terms=self._terms,
         )  # fmt: skip
+        filled = fill(asked.object, old, context)
         if filled.causes:
             return self._validated(asked, filled.causes, resource.kind)
         user = submitter_to_set(asked.object, old, asked.user, own)
@@ -239,13 +240,13 @@ class AdmissionAnswers:
         teams, submitted = self._teams(), self._submitted()
         count = None if teams is None or submitted is None else partial(submitted.count, teams)
         _, judge = WORK_KINDS[resource.name]
-        causes = judge(
-            asked.object, old, classes=self._classes(), teams=teams,
-            user=replace(asked.user, is_administrator=True) if is_administrator else asked.user,
+        context = AdmissionContext(
+            self._classes(), teams,
+            replace(asked.user, is_administrator=True) if is_administrator else asked.user,
             namespace=asked.namespace, own_namespace=self._rules.own_namespace, count=count,
             terms=self._terms,
         )  # fmt: skip
-        return self._validated(asked, causes, resource.kind)
+        return self._validated(asked, judge(asked.object, old, context), resource.kind)
 
     def _cluster_object(self, resource: Resource[Any], body: bytes) -> HttpAnswer:
         asked = review.decode_object(body, resource.plural)

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fairlead.api import names
-from fairlead.decide.admission.jobs import judge_job, priority_to_set, refusal_of
+from fairlead.decide.admission.jobs import AdmissionContext, judge_job, priority_to_set, refusal_of
 from fairlead.decide.admission.pod_gates import (
     GateDecision,
     GateRules,
@@ -192,18 +192,23 @@ POD = "spec.roles[0].template.spec"
     ],
 )
 def test_a_priority_is_what_its_class_says(body: dict[str, Any], field: str, words: str) -> None:
-    (cause,) = judge_job(body, classes=CLASSES)
+    (cause,) = judge_job(body, context=AdmissionContext(classes=CLASSES))
     assert cause.field == field
     assert words in cause.message
     assert judge_job(body) == []  # without classes, nothing is known of them
-    assert judge_job(job(priority=1000, priorityClassName="high"), classes=CLASSES) == []
+    assert (
+        judge_job(
+            job(priority=1000, priorityClassName="high"), context=AdmissionContext(classes=CLASSES)
+        )
+        == []
+    )
 
 
 def test_classes_of_the_cluster_are_usable_in_its_own_namespace() -> None:
     body = job(priorityClassName="system-node-critical")
-    assert judge_job(body, classes=CLASSES, namespace="kube-system") == []
+    assert judge_job(body, context=AdmissionContext(classes=CLASSES, namespace="kube-system")) == []
     body["metadata"]["namespace"] = "team"
-    assert judge_job(body, classes=CLASSES, namespace="kube-system") != []
+    assert judge_job(body, context=AdmissionContext(classes=CLASSES, namespace="kube-system")) != []
 
 
 def test_the_priority_of_a_new_job_is_written_and_follows_its_class() -> None:
@@ -225,14 +230,14 @@ def test_a_job_whose_roles_differ_in_class_has_the_lowest_priority_of_them() -> 
     both["spec"]["roles"].append({**job()["spec"]["roles"][0], "name": "other"})
     assert priority_to_set(both, None, CLASSES) == 0
     both["spec"]["priority"] = 1000
-    (cause,) = judge_job(both, classes=CLASSES)
+    (cause,) = judge_job(both, context=AdmissionContext(classes=CLASSES))
     assert cause.field == "spec.priority"
 
 
 def test_a_job_outlives_its_class() -> None:
     old = job(priorityClassName="gone", priority=3)
     new = job(priorityClassName="gone", priority=3, cancel=True)
-    assert judge_job(new, old, classes=CLASSES) == []
+    assert judge_job(new, old, AdmissionContext(classes=CLASSES)) == []
 
 
 def test_a_refusal_has_the_form_of_the_servers_own() -> None:
@@ -269,7 +274,9 @@ def test_only_fairlead_and_administrators_write_jobs_that_stand_for_other_pods()
     def refused(
         new: dict[str, Any], old: dict[str, Any] | None, who: RequestSender | None
     ) -> list[str]:
-        return [c.field for c in judge_job(new, old, user=who, own_namespace="ours")]
+        return [
+            c.field for c in judge_job(new, old, AdmissionContext(user=who, own_namespace="ours"))
+        ]
 
     assert refused(adopting, None, user) == ["spec.adopts"]
     for who in (None, own, replace(user, is_administrator=True)):
@@ -295,7 +302,9 @@ def test_only_fairlead_and_administrators_say_which_job_is_an_element_of_an_arra
     def refused(
         new: dict[str, Any], old: dict[str, Any] | None, who: RequestSender | None
     ) -> list[str]:
-        return [c.field for c in judge_job(new, old, user=who, own_namespace="ours")]
+        return [
+            c.field for c in judge_job(new, old, AdmissionContext(user=who, own_namespace="ours"))
+        ]
 
     for new, old in ((element, None), (element, plain), (plain, element), (other, element)):
         assert refused(new, old, user) == ["metadata.ownerReferences"]

@@ -13,7 +13,7 @@ from fairlead.api.jobs.job import JobSpec
 from fairlead.api.names import DEFRAGMENT
 from fairlead.api.status import StatusCause
 from fairlead.api.validation.job_changes import CHANGES, ChangeRule
-from fairlead.decide.admission.jobs import judge_job
+from fairlead.decide.admission.jobs import AdmissionContext, judge_job
 from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.asks.teams import TeamTable
 from fairlead.testing.builders import make_team
@@ -51,7 +51,9 @@ def judged(
     table: TeamTable | None = None,
 ) -> list[StatusCause]:
     return judge_job(
-        new, old, teams=table, user=user, namespace="ours", own_namespace="fairlead-system"
+        new,
+        old,
+        AdmissionContext(teams=table, user=user, namespace="ours", own_namespace="fairlead-system"),
     )
 
 

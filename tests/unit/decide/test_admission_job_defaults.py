@@ -17,7 +17,7 @@ from fairlead.api.status import StatusCause
 from fairlead.api.validation.validate import validate_job
 from fairlead.api.validation.validate_team import validate_team
 from fairlead.decide.admission.job_defaults import ADDED_BYTES_MAX
-from fairlead.decide.admission.jobs import NO_TERMS, fill_job, judge_job
+from fairlead.decide.admission.jobs import NO_TERMS, AdmissionContext, fill_job, judge_job
 from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.asks.teams import TeamTable
 from fairlead.testing.builders import make_team
@@ -54,7 +54,9 @@ def job(namespace: str = "vision", *, pod: Obj | None = None, **spec: Any) -> Ob
 def filled(new: Obj, teams: TeamTable, terms: JobTerms = NO_TERMS, old: Obj | None = None) -> Obj:
     """Return the job as admission stores it; what was given stays as it was."""
     before = copy.deepcopy(new)
-    made = fill_job(new, old, teams=teams, namespace=new["metadata"]["namespace"], terms=terms)
+    made = fill_job(
+        new, old, AdmissionContext(teams=teams, namespace=new["metadata"]["namespace"], terms=terms)
+    )
     assert (made.causes, new) == ((), before)
     out = {**new, "spec": {**new["spec"], **made.fields}}
     if made.note is not None:
@@ -76,7 +78,7 @@ def refusals(
 ) -> list[str]:  # fmt: skip
     space = new["metadata"]["namespace"]
     found: list[StatusCause] = judge_job(
-        new, old, teams=teams, namespace=space, terms=terms, user=user
+        new, old, AdmissionContext(teams=teams, namespace=space, terms=terms, user=user)
     )
     return [f"{each.field}: {each.message}" for each in found]
 
@@ -236,7 +238,11 @@ def test_the_same_manifest_may_be_applied_again() -> None:
 def test_a_job_that_exists_gets_no_defaults() -> None:
     old = job()
     for new in (old, {**old, "spec": {**old["spec"], "cancel": True}}):
-        made = fill_job(new, old, teams=table(), namespace="vision", terms=JobTerms(OF_CLUSTER))
+        made = fill_job(
+            new,
+            old,
+            AdmissionContext(teams=table(), namespace="vision", terms=JobTerms(OF_CLUSTER)),
+        )
         assert (dict(made.fields), made.note) == ({"team": "vision"}, None)
 
 
@@ -258,11 +264,13 @@ def test_a_note_that_the_author_wrote_is_replaced() -> None:
 def test_what_defaults_add_is_bounded_however_many_containers_there_are() -> None:
     big = JobDefaults(env={f"V{i}": "x" * 4000 for i in range(64)})
     many: Obj = {"containers": [{"name": f"c{i}"} for i in range(1_000)]}
-    made = fill_job(job(pod=many), teams=table(big), namespace="vision")
+    made = fill_job(job(pod=many), context=AdmissionContext(teams=table(big), namespace="vision"))
     [cause] = made.causes
     assert (cause.field, dict(made.fields)) == ("spec.roles", {"team": "vision"})
     assert f"at most {ADDED_BYTES_MAX:,}" in cause.message
-    assert fill_job(job(), teams=table(big), namespace="vision").causes == ()
+    assert (
+        fill_job(job(), context=AdmissionContext(teams=table(big), namespace="vision")).causes == ()
+    )
 
 
 @pytest.mark.parametrize(
@@ -279,8 +287,10 @@ def test_what_defaults_add_is_bounded_however_many_containers_there_are() -> Non
 def test_what_is_no_job_is_left_to_the_schema(spec: Obj) -> None:
     new = {"metadata": {"name": "x", "namespace": "vision"}, "spec": spec}
     teams, terms = table(maxima=JobMaxima(60)), JobTerms(OF_CLUSTER, JobMaxima(30))
-    fill_job(new, teams=teams, namespace="vision", terms=terms)
-    assert judge_job(new, teams=teams, namespace="vision", terms=terms) != []
+    fill_job(new, context=AdmissionContext(teams=teams, namespace="vision", terms=terms))
+    assert (
+        judge_job(new, context=AdmissionContext(teams=teams, namespace="vision", terms=terms)) != []
+    )
 
 
 # What a Team may say

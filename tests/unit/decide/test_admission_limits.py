@@ -9,7 +9,7 @@ import pytest
 
 from fairlead.api.cluster.team import JobLimits
 from fairlead.api.names import SUBMITTED_BY
-from fairlead.decide.admission.jobs import judge_job
+from fairlead.decide.admission.jobs import AdmissionContext, judge_job
 from fairlead.decide.admission.limits import acts_for_others, submitter_to_set
 from fairlead.decide.admission.teams import RequestSender
 from fairlead.model.asks.teams import TeamTable
@@ -36,8 +36,10 @@ def causes(
     new: dict[str, Any], old: dict[str, Any] | None = None, *, user: RequestSender | None = ANN,
     teams: TeamTable | None = None, has: int = 0,
 ) -> list[str]:  # fmt: skip
-    found = judge_job(new, old, teams=teams, user=user, namespace="vision", own_namespace=OWN,
-                      count=lambda _: has)  # fmt: skip
+    context = AdmissionContext(
+        teams=teams, user=user, namespace="vision", own_namespace=OWN, count=lambda _: has
+    )
+    found = judge_job(new, old, context)
     return [f"{cause.field}: {cause.message}" for cause in found]
 
 

@@ -10,7 +10,7 @@ from fairlead.api.cluster.team import Reservation, Subjects
 from fairlead.api.names import TEAM
 from fairlead.api.resources import TEAMS
 from fairlead.decide.admission.cluster_kinds import judge_cluster_object
-from fairlead.decide.admission.jobs import judge_job
+from fairlead.decide.admission.jobs import AdmissionContext, judge_job
 from fairlead.decide.admission.teams import RequestSender, team_to_set
 from fairlead.model.asks.teams import TeamTable
 from fairlead.testing.builders import make_team
@@ -34,7 +34,9 @@ def _job(team: str = "", **pod: Any) -> dict[str, Any]:
 
 
 def _messages(job: dict[str, Any], namespace: str, user: RequestSender | None) -> list[str]:
-    causes = judge_job(job, teams=_teams(), user=user, namespace=namespace)
+    causes = judge_job(
+        job, context=AdmissionContext(teams=_teams(), user=user, namespace=namespace)
+    )
     return [f"{cause.field}: {cause.message}" for cause in causes]
 
 
@@ -76,7 +78,10 @@ def test_who_acts_for_others_is_not_judged_by_membership() -> None:
     of_cluster = RequestSender("system:serviceaccount:kube-system:job-controller")
     for user in (ours, of_cluster, None, RequestSender("root", ("system:masters",))):
         causes = judge_job(
-            _job("vision"), teams=_teams(), user=user, namespace="vision", own_namespace="ours"
+            _job("vision"),
+            context=AdmissionContext(
+                teams=_teams(), user=user, namespace="vision", own_namespace="ours"
+            ),
         )
         assert causes == []
 
@@ -89,7 +94,13 @@ def test_service_accounts_are_members_by_their_name_or_the_group_of_their_namesp
     named = (Subjects(users=(account.name,)), Subjects(groups=("system:serviceaccounts:vision",)))
     for members in named:
         teams = TeamTable([make_team("vision", members=members)])
-        assert judge_job(_job("vision"), teams=teams, user=account, namespace="vision") == []
+        assert (
+            judge_job(
+                _job("vision"),
+                context=AdmissionContext(teams=teams, user=account, namespace="vision"),
+            )
+            == []
+        )
 
 
 def test_a_toleration_of_the_teams_taint_is_refused() -> None:
@@ -100,7 +111,7 @@ def test_a_toleration_of_the_teams_taint_is_refused() -> None:
 
 def test_an_update_that_leaves_the_spec_alone_is_never_refused() -> None:
     job = _job("speech")
-    assert judge_job(job, job, teams=_teams(), user=ANN, namespace="vision") == []
+    assert judge_job(job, job, AdmissionContext(teams=_teams(), user=ANN, namespace="vision")) == []
 
 
 def test_a_team_is_judged_when_its_spec_changes() -> None:
@@ -121,7 +132,9 @@ def test_a_job_may_name_a_reservation_of_its_own_team_only() -> None:
     def messages(namespace: str, teams: TeamTable) -> list[str]:
         job = _job()
         job["spec"]["reservation"] = "talk"
-        causes = judge_job(job, teams=teams, user=ANN, namespace=namespace)
+        causes = judge_job(
+            job, context=AdmissionContext(teams=teams, user=ANN, namespace=namespace)
+        )
         return [f"{cause.field}: {cause.message}" for cause in causes]
 
     assert messages("vision", teams) == []

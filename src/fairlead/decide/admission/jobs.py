@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import msgspec
@@ -97,84 +97,88 @@ def priority_to_set(new: Obj, old: Obj | None, classes: PriorityTable) -> int | 
     return value if is_stale and before and before.classes() != spec.classes() else None
 
 
-def fill_job(
-    new: Obj,
-    old: Obj | None = None,
-    *,
-    classes: PriorityTable | None = None,
-    teams: TeamTable | None = None,
-    user: RequestSender | None = None,
-    namespace: str = "",
-    terms: JobTerms = NO_TERMS,
-) -> Filled:
+@dataclass(frozen=True, slots=True)
+class AdmissionContext:
+    """What admission knows beside the object, from the cluster and from the request."""
+
+    #: Without them no priority is filled in or judged, and no team.
+    classes: PriorityTable | None = None
+    teams: TeamTable | None = None
+    user: RequestSender | None = None
+    #: Fields that a schema has refused already: they are left out of what is judged, and of the
+    #: answer.
+    known: Sequence[str] = ()
+    #: Counts where the object itself names none.
+    namespace: str = ""
+    #: That of Fairlead's own pods.
+    own_namespace: str = ""
+    #: How many unfinished jobs a user or team has.
+    count: Count | None = None
+    #: What the settings of the cluster say; an administrator may exceed a maximum by an update.
+    terms: JobTerms = NO_TERMS
+
+
+NO_CONTEXT = AdmissionContext()
+
+
+def fill_job(new: Obj, old: Obj | None = None, context: AdmissionContext = NO_CONTEXT) -> Filled:
     """Return what admission writes into a job as plain JSON, before it is judged: its priority, its
     team, and what the defaults of this team and of the cluster have for it.
 
-    Without `classes` its priority stays as it is, without `teams` its team. `user` is whose
-    membership counts (`limits.member_of`).
+    The user is the one whose membership counts (`limits.member_of`).
     """
+    teams, namespace = context.teams, context.namespace
     found: dict[str, Any] = {}
-    if classes is not None:
-        found["priority"] = priority_to_set(new, old, classes)
+    if context.classes is not None:
+        found["priority"] = priority_to_set(new, old, context.classes)
     team = _text(new, "team")
     if teams is not None:
-        found["team"] = team_to_set(new, teams, namespace, user)
+        found["team"] = team_to_set(new, teams, namespace, context.user)
         resolved = teams.resolve(found["team"] or team, namespace)
         team = resolved if isinstance(resolved, str) else ""
-    filled = fill(new, old, team=team, teams=teams, terms=terms)
+    filled = fill(new, old, team=team, teams=teams, terms=context.terms)
     fields = {field: value for field, value in found.items() if value is not None}
     return replace(filled, fields={**fields, **filled.fields})
 
 
 def judge_job(
-    new: Obj,
-    old: Obj | None = None,
-    *,
-    classes: PriorityTable | None = None,
-    teams: TeamTable | None = None,
-    user: RequestSender | None = None,
-    known: Sequence[str] = (),
-    namespace: str = "",
-    own_namespace: str = "",
-    count: Count | None = None,
-    terms: JobTerms = NO_TERMS,
+    new: Obj, old: Obj | None = None, context: AdmissionContext = NO_CONTEXT
 ) -> list[StatusCause]:
     """Return what is wrong with a defaulted job as plain JSON; [] when it may be stored.
 
-    With `old` it is an update. Without `classes` its priority is not judged, without `teams` its
-    team. `known` are fields that a schema has refused already: they are left out of what is judged,
-    and of the answer. `namespace` counts where the job itself names none. `own_namespace` is that
-    of Fairlead's own pods; `count` returns how many unfinished jobs a user or team has. `terms` are
-    what the settings of the cluster say; an administrator may exceed a maximum by an update.
+    With `old` it is an update.
     """
+    teams, user, known, terms = context.teams, context.user, context.known, context.terms
+    own_namespace = context.own_namespace
     by_right = list(submitter_causes(new, old, user, own_namespace))
     is_administrator = may_administer(user, own_namespace)
     if not is_administrator:
         by_right += [*move_causes(new, old), *_element(new, old)]
     if old is not None and new.get("spec") == old.get("spec"):
         return by_right
-    namespace, member = _namespace_of(new) or namespace, member_of(user, own_namespace)
+    namespace = _namespace_of(new) or context.namespace
+    member = member_of(user, own_namespace)
     if not is_administrator:
         by_right += _adoption(new, old)
         if old is not None:
             by_right += placed_causes(new, old, teams=teams, namespace=namespace, user=member)
     found = [
         *validate_job(without_fields(new, known) if known else new),
-        *_classes(new, classes, namespace),
+        *_classes(new, context.classes, namespace),
         *(() if teams is None else team_causes(new, teams, namespace, member)),
     ]
     if old is None or not is_administrator:
         by_right += maximum_causes(new, old, teams=teams, namespace=namespace, terms=terms)
     by_right += notice_causes(new, old, terms.notices)
     if old is None and teams is not None and not found:
-        found += limit_causes(new, teams, namespace, count)
+        found += limit_causes(new, teams, namespace, context.count)
     found = [*by_right, *found]
     if known:  # what cannot be decoded without these fields, the schema has reported
         found = [cause for cause in found if cause.reason != UNDECODABLE]
     if old is not None:
         before = [
             *validate_job(old),
-            *_classes(old, classes, namespace),
+            *_classes(old, context.classes, namespace),
             *(() if teams is None else team_causes(old, teams, namespace, member)),
         ]
         found = [*validate_job_update(old, new), *(c for c in found if c not in before)]

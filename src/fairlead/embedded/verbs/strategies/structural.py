@@ -17,6 +17,7 @@ from fairlead.api.schema.conversion import renamed_path
 from fairlead.api.status import BadRequest, StatusCause
 from fairlead.decide.admission.arrays import WORK_KINDS
 from fairlead.decide.admission.cluster_kinds import RULES, judge_cluster_object
+from fairlead.decide.admission.jobs import AdmissionContext
 from fairlead.embedded.resource_info import ResourceInfo
 from fairlead.embedded.schema.schema import Schema, builtin_schema, strict_errors
 from fairlead.embedded.schema.values import as_map
@@ -154,21 +155,20 @@ def _admit_stored(
     if info.name not in WORK_KINDS:
         return obj, []
     fill, judge = WORK_KINDS[info.name]
-    classes = context.priorities.of(context.store)[0]
     teams = context.teams.of(context.store)
-    namespace = str(obj["metadata"].get("namespace") or "")
-    filled = fill(obj, old, classes=classes, teams=teams, namespace=namespace, terms=context.terms)
+    given = AdmissionContext(
+        context.priorities.of(context.store)[0], teams, known=seen,
+        namespace=str(obj["metadata"].get("namespace") or ""),
+        count=partial(_count, context, teams), terms=context.terms,
+    )  # fmt: skip
+    filled = fill(obj, old, given)
     if filled.fields:
         obj = {**obj, "spec": {**obj["spec"], **filled.fields}}
     if filled.note is not None:
         metadata = obj["metadata"]
         annotations = {**(metadata.get("annotations") or {}), names.DEFAULTS: filled.note}
         obj = {**obj, "metadata": {**metadata, "annotations": annotations}}
-    count = partial(_count, context, teams)
-    causes = judge(
-        obj, old, classes=classes, teams=teams, known=seen, count=count, terms=context.terms
-    )
-    return obj, [*filled.causes, *causes]
+    return obj, [*filled.causes, *judge(obj, old, given)]
 
 
 def _count(context: Context, teams: TeamTable, account: Account) -> int:
