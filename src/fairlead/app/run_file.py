@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -39,12 +40,25 @@ def is_of_a_cluster(directory: Path) -> bool:
     return (directory / CLUSTER_FILE).is_file() and (directory / STORE_DIRECTORY).is_dir()
 
 
-class RunningCluster(msgspec.Struct, frozen=True, rename="camel"):
-    """The process of a cluster. `start_ticks` and `boot_id` tell it from a later one of its pid."""
+class ProcessRecord(msgspec.Struct, frozen=True, rename="camel"):
+    """A process of the user. `start_ticks` and `boot_id` tell it from a later one of its pid."""
 
     pid: int
     start_ticks: int
     boot_id: str
+
+    @property
+    def lives(self) -> bool:
+        """True while the recorded process does."""
+        return identity(self.pid) == ProcessIdentity(self.start_ticks, self.boot_id)
+
+
+R = TypeVar("R", bound=ProcessRecord)
+
+
+class RunningCluster(ProcessRecord, frozen=True, rename="camel"):
+    """The process of a cluster."""
+
     server: str
     version: str
     started_at: float  # seconds since the epoch
@@ -72,28 +86,27 @@ def identity(pid: int) -> ProcessIdentity | None:
     return ProcessIdentity(int(fields[19]), boot_id)
 
 
-def is_same(running: RunningCluster) -> bool:
-    """True while the recorded process lives."""
-    return identity(running.pid) == ProcessIdentity(running.start_ticks, running.boot_id)
-
-
 def read_running(data: Path) -> RunningCluster | None:
-    """Return the process that runs the cluster of this directory now, or None.
+    """Return the process that runs the cluster of this directory now, or None."""
+    return live_record(data / RUN_FILE, RunningCluster)
+
+
+def live_record(path: Path, type_: type[R]) -> R | None:
+    """Return the record in a file of a process that lives, or None.
 
     A record counts only for a process of the user who owns it: else anybody could have another
     user's `fairlead down` signal a process of their choice.
     """
-    path = data / RUN_FILE
     try:
-        record = path.stat()
-        if record.st_size > _RUN_BYTES_MAX:
+        file = path.stat()
+        if file.st_size > _RUN_BYTES_MAX:
             return None
-        running = msgspec.json.decode(path.read_bytes(), type=RunningCluster)
-        if Path(f"/proc/{running.pid}").stat().st_uid != record.st_uid:
+        record = msgspec.json.decode(path.read_bytes(), type=type_)
+        if Path(f"/proc/{record.pid}").stat().st_uid != file.st_uid:
             return None
     except (OSError, ValueError):
         return None
-    return running if is_same(running) else None
+    return record if record.lives else None
 
 
 def write_running(data: Path, running: RunningCluster) -> None:

@@ -7,7 +7,6 @@ and into metrics. The checks come from outside, as a function: controllers know 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, assert_never
 
@@ -29,7 +28,7 @@ from fairlead.decide.doctor.examination import Examination
 from fairlead.decide.doctor.policy import DoctorPolicy
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import Clock
+from fairlead.runtime.clock import Clock, loop_time
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.watching.barrier import Written
@@ -81,19 +80,15 @@ class DoctorController:
     def close(self) -> None:
         """Nothing to detach: it has no handlers."""
 
-    @staticmethod
-    def _instant() -> float:
-        return asyncio.get_running_loop().time()
-
     def due_at(self) -> float | None:
         """Return when to decide again: at once with an examination, else when the next is due."""
         if self._is_pending or self._next_at is None:
             return 0.0
-        return self._clock.now() + max(0.0, self._next_at - self._instant())
+        return self._clock.now() + max(0.0, self._next_at - loop_time())
 
     def decide(self, now: float) -> Decision[Action]:
         """Compare the latest examination with the report, or begin the next one."""
-        report, instant = self._reports.get("", REPORT_NAME), self._instant()
+        report, instant = self._reports.get("", REPORT_NAME), loop_time()
         if self._next_at is None:
             self._next_at = instant + self._first_wait(report, now)
         if self._is_pending and self.examination is not None:
@@ -124,7 +119,7 @@ class DoctorController:
         match action:
             case Examine():
                 self.examination = await self._examine()
-                self._next_at = self._instant() + self._policy.interval_seconds
+                self._next_at = loop_time() + self._policy.interval_seconds
                 self._is_pending = True
                 self._set_aside.clear(CLUSTER_REPORTS, _KEY, AsideStage.ACT)
                 return None

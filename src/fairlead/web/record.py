@@ -13,17 +13,12 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.app.run_file import ProcessIdentity, identity, write_private
-
-_BYTES_MAX = 64 * 1024
+from fairlead.app.run_file import ProcessRecord, live_record, write_private
 
 
-class WebRecord(msgspec.Struct, frozen=True, rename="camel"):
+class WebRecord(ProcessRecord, frozen=True, rename="camel"):
     """The process that serves a page, where, and the key to ask it for links."""
 
-    pid: int
-    start_ticks: int
-    boot_id: str
     url: str
     key: str
 
@@ -41,17 +36,7 @@ def record_path(environment: Mapping[str, str], server: str, namespace: str) -> 
 
 def read_record(path: Path) -> WebRecord | None:
     """Return the record of a page that is being served now by a process of this user, or None."""
-    try:
-        found = path.stat()
-        if found.st_size > _BYTES_MAX:
-            return None
-        record = msgspec.json.decode(path.read_bytes(), type=WebRecord)
-        if Path(f"/proc/{record.pid}").stat().st_uid != found.st_uid:
-            return None
-    except (OSError, ValueError):
-        return None
-    lives = identity(record.pid) == ProcessIdentity(record.start_ticks, record.boot_id)
-    return record if lives else None
+    return live_record(path, WebRecord)
 
 
 def leave_record(path: Path, record: WebRecord) -> None:

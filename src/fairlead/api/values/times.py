@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TypeVar
+
+D = TypeVar("D")
 
 _SECONDS_PER_DAY = 86_400
 _CACHED_MAX = 4096
@@ -90,3 +93,11 @@ def parse_time(text: str) -> float:
         sign = 1 if match[8][0] == "+" else -1
         instant -= sign * (zone_hours * 3600 + zone_minutes * 60)
     return instant
+
+
+def time_or(text: str | None, default: D) -> float | D:
+    """Return the instant of an RFC 3339 text; the default for none, and for what is no time."""
+    try:
+        return parse_time(text) if text else default
+    except ValueError:
+        return default

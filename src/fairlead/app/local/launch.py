@@ -18,7 +18,7 @@ from pathlib import Path
 
 import msgspec
 
-from fairlead.app.run_file import LOG_FILE, RunningCluster, is_same, open_log, rotate_log
+from fairlead.app.run_file import LOG_FILE, RunningCluster, open_log, rotate_log
 from fairlead.input.errors import CliError, Code, fail
 
 START_SECONDS_MAX = 120.0
@@ -130,7 +130,7 @@ def stop(running: RunningCluster, *, seconds: float = STOP_SECONDS) -> None:
     except ProcessLookupError:
         return
     try:
-        if not is_same(running):
+        if not running.lives:
             return
         signal.pidfd_send_signal(descriptor, signal.SIGTERM)
         if not select.select([descriptor], [], [], seconds)[0]:

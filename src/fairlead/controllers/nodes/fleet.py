@@ -33,7 +33,7 @@ from fairlead.cloud.provider import (
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.nodes.fleet_books import FleetBooks
+from fairlead.controllers.nodes.fleet_books import FleetBooks, TimedRequests
 from fairlead.controllers.nodes.fleet_records import FleetRecords
 from fairlead.controllers.nodes.node_patches import node_patch
 from fairlead.controllers.nodes.pool_providers import PoolProviders, answer_of
@@ -64,13 +64,12 @@ from fairlead.decide.fleet.view import (
     PoolView,
     about,
 )
-from fairlead.decide.removal.trust import Pulse
 from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.gang.gangs import JobKey
 from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import Clock
+from fairlead.runtime.clock import Clock, loop_time
 from fairlead.runtime.events import EventSink
 from fairlead.runtime.exported.fleet_metrics import FleetMetrics, FleetSource
 from fairlead.runtime.kept.history import History
@@ -132,7 +131,7 @@ class FleetController:
         self._next_at = self._decided_at = float("-inf")
         self._is_changed = False
         self._wake_at: float | None = None
-        self._pulse = Pulse()
+        self._requests = TimedRequests()
         self._set_aside = set_aside_of(reader)
         self._providers = PoolProviders(
             pools, providers, policy=self._policy, set_aside=self._set_aside, log=log,
@@ -170,33 +169,29 @@ class FleetController:
 
     # What it sees
 
-    @staticmethod
-    def _instant() -> float:
-        return asyncio.get_running_loop().time()
-
     def _node_changed(self, change: Change[Node]) -> None:
         self._is_changed = True
         if change.new is None:
             self._nodes.remove(change.key[1])
         else:
-            self._nodes.put(change.new, self._instant())
+            self._nodes.put(change.new, loop_time())
 
     def _job_changed(self, change: Change[Job]) -> None:
         self._is_changed = True
         job = change.new
-        self._nodes.job_changed(change.key, job, self._instant())
+        self._nodes.job_changed(change.key, job, loop_time())
         if job is None or not lacks_nodes(job):
             self._waiting.pop(change.key, None)
             self._lacking_since.pop(change.key, None)
         elif change.key not in self._waiting:
             self._waiting[change.key] = None
-            instant = self._lacking_since[change.key] = self._instant()
+            instant = self._lacking_since[change.key] = loop_time()
             soon = max(instant + _SOON_SECONDS, self._decided_at + _DEMAND_SECONDS)
             self._next_at = min(self._next_at, soon)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
         self._is_changed = True
-        self._nodes.pod_changed(change.key, change.new, self._instant())
+        self._nodes.pod_changed(change.key, change.new, loop_time())
 
     def _pool_changed(self, change: Change[NodePool]) -> None:
         self._decide_soon()
@@ -219,7 +214,7 @@ class FleetController:
             self._followed.callback(follow(seen.jobs, self._job_changed, reader))
             self._followed.callback(follow(seen.pods, self._pod_changed, reader))
         self._is_changed = True
-        self._next_at = min(self._next_at, self._instant() + _SOON_SECONDS)
+        self._next_at = min(self._next_at, loop_time() + _SOON_SECONDS)
 
     async def observe(self) -> None:
         """List the machines of all pools, and record decisions, until cancelled."""
@@ -231,7 +226,7 @@ class FleetController:
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide about the fleet, unless it was decided on a moment ago."""
-        instant = self._instant()
+        instant = loop_time()
         self._is_changed, self._wake_at = False, None
         if self._pools.is_undefined or self._fleets.is_undefined:
             self._wake_at = now + self._policy.idle_loop_seconds
@@ -266,13 +261,13 @@ class FleetController:
         """Return when to decide again: after a change, but not before the pace allows."""
         if self._has_nothing or not self._is_changed:
             return self._wake_at
-        return self._clock.now() + max(0.0, self._next_at - self._instant())
+        return self._clock.now() + max(0.0, self._next_at - loop_time())
 
     def _view(self, now: float, instant: float) -> FleetView:
         fleet = self._fleets.get("", FLEET_NAME)
         pools = [self._pool_view(pool, instant) for pool in self._pools.items()]
         contact = self._world.mirrors.nodes.seconds_since_contact
-        pulse = self._pulse = self._pulse.aged(instant)
+        pulse = self._requests.pulse(instant)
         self._world.state.follow_claims()
         devices = self._world.mirrors.devices.all
         return FleetView(
@@ -340,20 +335,10 @@ class FleetController:
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""
-        started_at, failed = self._instant(), False
-        try:
+        if isinstance(action, CallLaunch | Terminate | BeginMaintenance | RestartMachine):
+            return await self._perform(action)  # these wait for the provider
+        with self._requests.timed():
             return await self._perform(action)
-        except ApiError as error:
-            failed = error.retryable
-            raise
-        finally:
-            if not isinstance(
-                action, CallLaunch | Terminate | BeginMaintenance | RestartMachine
-            ):  # these wait for the provider
-                seconds = self._instant() - started_at
-                self._pulse = self._pulse.after(
-                    seconds, failed=failed, instant=started_at + seconds
-                )
 
     async def _perform(self, action: Action) -> Written | None:
         match action:
@@ -430,7 +415,7 @@ class FleetController:
             namespace, _, name = text.partition("/")
             since = self._lacking_since.pop((namespace, name), None)
             if since is not None:
-                self._providers.metrics.demand_answered(self._instant() - since)
+                self._providers.metrics.demand_answered(loop_time() - since)
 
     async def _terminate(self, pool: NodePool, instances: tuple[str, ...]) -> None:
         kept = tuple(id_ for id_ in instances if not self._is_used(id_))

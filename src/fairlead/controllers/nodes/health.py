@@ -6,7 +6,6 @@ paced like those of the fleet controller, whose books it shares.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -27,7 +26,7 @@ from fairlead.api.resources import FLEETS, NODE_REPORTS, NODE_TESTS, NODES, PODS
 from fairlead.api.status import ApiError, TooManyRequests
 from fairlead.controllers import takings
 from fairlead.controllers.cluster_world import ClusterWorld
-from fairlead.controllers.nodes.fleet_books import FleetBooks
+from fairlead.controllers.nodes.fleet_books import FleetBooks, TimedRequests
 from fairlead.controllers.nodes.fleet_records import FleetRecords
 from fairlead.controllers.nodes.node_patches import record_patch
 from fairlead.controllers.nodes.node_tests import NodeTests, perform_test
@@ -54,14 +53,13 @@ from fairlead.decide.health.proving.testing import (
     fault_of,
 )
 from fairlead.decide.removal.books import CreateFleet, WriteFleet
-from fairlead.decide.removal.trust import Pulse
 from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.health.node_record import record_of
 from fairlead.model.health.windows import drain_of
 from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import Clock
+from fairlead.runtime.clock import Clock, loop_time
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.kept.history import History
 from fairlead.runtime.logs import SILENT, Logger
@@ -112,7 +110,7 @@ class HealthController:
         self._records = FleetRecords(history, events, log)
         self._clock, self._policy, self._rules = clock, policy, policy.condition_rules()
         self._memory = HealthMemory()
-        self._pulse = Pulse()
+        self._requests = TimedRequests()
         self._set_aside = set_aside_of(reader)
         self._use = PoolNodes(test_namespace=policy.test_namespace)
         self._keys = keys
@@ -158,10 +156,6 @@ class HealthController:
 
     # What it sees
 
-    @staticmethod
-    def _instant() -> float:
-        return asyncio.get_running_loop().time()
-
     def _node_changed(self, change: Change[Node]) -> None:
         name, node = change.key[1], change.new
         for scope in self._scopes.pop(name, ()):
@@ -185,10 +179,10 @@ class HealthController:
             self._judge(name)
 
     def _job_changed(self, change: Change[Job]) -> None:
-        self._used(self._use.job_changed(change.key, change.new, self._instant()))
+        self._used(self._use.job_changed(change.key, change.new, loop_time()))
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        self._used(self._use.pod_changed(change.key, change.new, self._instant()))
+        self._used(self._use.pod_changed(change.key, change.new, loop_time()))
         pod = change.new or change.old
         if pod is not None and names.NODE_TEST in pod.metadata.labels:
             self._judge(pod.spec.node_name)
@@ -199,7 +193,7 @@ class HealthController:
         for name in nodes:
             self._views.pop(name, None)
             is_used = self._use.is_used(name)
-            self._book.set_used(name, self._instant(), is_used=is_used)
+            self._book.set_used(name, loop_time(), is_used=is_used)
             if is_used and name in self._world.yielding.nodes:
                 self._decide_soon()
 
@@ -211,7 +205,7 @@ class HealthController:
         is_open = names.HEALTH in notes or drain_of(notes) is not None
         if node is not None:
             now, tests = self._clock.now(), self._book.of(node)
-            self._book.looked(node, tests, now=now, instant=self._instant())
+            self._book.looked(node, tests, now=now, instant=loop_time())
         view = self._node_view(name)
         if node is not None and view is not None:
             is_open |= any(taint.key in _MARKS for taint in node.spec.taints)
@@ -222,7 +216,7 @@ class HealthController:
         if report is None or node is not None:
             self._orphans.pop(name, None)
         else:
-            self._orphans.setdefault(name, self._instant())
+            self._orphans.setdefault(name, loop_time())
         if report is not None:
             is_open |= any(urgency_of(fault) is not None for fault in report.status.faults)
         was_open = name in self._open
@@ -236,14 +230,14 @@ class HealthController:
 
     def _decide_soon(self) -> None:
         self._is_changed = True
-        soon = max(self._instant() + _TOGETHER_SECONDS, self._decided_at + _SOON_SECONDS)
+        soon = max(loop_time() + _TOGETHER_SECONDS, self._decided_at + _SOON_SECONDS)
         self._next_at = min(self._next_at, soon)
 
     # Decisions
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide about all nodes that may need something, unless it was done a moment ago."""
-        instant = self._instant()
+        instant = loop_time()
         self._is_changed, self._wake_at = False, None
         if self._reports.is_undefined or self._fleets.is_undefined:
             self._next_at = instant + self._policy.idle_loop_seconds
@@ -260,12 +254,12 @@ class HealthController:
         """Return when to decide again: after a change, but not before the pace allows."""
         if not self._is_changed:
             return self._wake_at
-        return self._clock.now() + max(0.0, self._next_at - self._instant())
+        return self._clock.now() + max(0.0, self._next_at - loop_time())
 
     def _view(self, now: float, instant: float) -> HealthView:
         mirrors, fleet = self._world.mirrors, self._fleets.get("", FLEET_NAME)
         contact = mirrors.nodes.seconds_since_contact
-        self._pulse = pulse = self._pulse.aged(instant)
+        pulse = self._requests.pulse(instant)
         pools = {pool.metadata.name: pool for pool in mirrors.pools.items()}
         views_of = (
             self._tests.is_undefined,
@@ -380,15 +374,8 @@ class HealthController:
 
     async def perform(self, action: Action) -> Written | None:
         """Carry out one action; safe to repeat."""
-        started_at, failed = self._instant(), False
-        try:
+        with self._requests.timed():
             return await self._perform(action)
-        except ApiError as error:
-            failed = error.retryable
-            raise
-        finally:
-            ended_at = self._instant()
-            self._pulse = self._pulse.after(ended_at - started_at, failed=failed, instant=ended_at)
 
     async def _perform(self, action: Action) -> Written | None:
         match action:

@@ -28,6 +28,7 @@ from fairlead.cloud.provider import (
 from fairlead.cloud.registry import ProviderFactory
 from fairlead.decide.fleet.view import FleetPolicy
 from fairlead.model.health.machines import Inventory
+from fairlead.runtime.clock import loop_time
 from fairlead.runtime.exported.fleet_metrics import FleetMetrics, ProviderAnswer, ProviderCall
 from fairlead.runtime.logs import Logger
 from fairlead.runtime.watching.mirror import Mirror
@@ -100,7 +101,7 @@ class PoolProviders:
                 await self._has_pools.wait()
                 for pool in self._pools.items():
                     listed = self.listed(pool.metadata.name)
-                    age = _instant() - listed.tried_at
+                    age = loop_time() - listed.tried_at
                     is_due = age >= self._policy.list_seconds and not listed.is_under_way
                     if is_due and not pool.is_external:
                         listed.is_under_way = True
@@ -136,13 +137,16 @@ class PoolProviders:
         await self._ask(pool, ProviderCall.TERMINATE, lambda provider: provider.terminate(ids))
         self.listed(pool.metadata.name).tried_at = float("-inf")
 
+    def _is_first(self, asked: str) -> bool:
+        """True where this was not asked lately; it is from now on."""
+        now = loop_time()
+        self._asked = {i: at for i, at in self._asked.items() if now < at + _ASKED_SECONDS}
+        return self._asked.setdefault(asked, now) == now
+
     async def begin_maintenance(self, pool: NodePool, id_: str) -> None:
         """Ask the provider to begin the maintenance of a machine; again after a while only."""
-        now = _instant()
-        self._asked = {i: at for i, at in self._asked.items() if now < at + _ASKED_SECONDS}
-        if id_ in self._asked:
+        if not self._is_first(id_):
             return
-        self._asked[id_] = now
 
         async def begin(provider: MachineProvider) -> None:
             if isinstance(provider, BeginsMaintenance):
@@ -152,11 +156,8 @@ class PoolProviders:
 
     async def restart(self, pool: NodePool, id_: str, request: str) -> None:
         """Ask the provider to restart a machine, once for a request; CloudError, then again."""
-        now = _instant()
-        self._asked = {i: at for i, at in self._asked.items() if now < at + _ASKED_SECONDS}
-        if request in self._asked:
+        if not self._is_first(request):
             return
-        self._asked[request] = now
 
         async def restart(provider: MachineProvider) -> None:
             if isinstance(provider, RestartsMachines):
@@ -170,7 +171,7 @@ class PoolProviders:
 
     async def _list(self, pool: NodePool, listed: Listed) -> None:
         # The list is as old as the question: what happens meanwhile may be missing in it.
-        listed.tried_at = asked_at = _instant()
+        listed.tried_at = asked_at = loop_time()
         try:
             inventory = await self._ask(pool, ProviderCall.LIST, lambda p: p.instances())
             before = listed.inventory.warning if listed.inventory is not None else ""
@@ -199,7 +200,7 @@ class PoolProviders:
         call: ProviderCall,
         question: Callable[[MachineProvider], Awaitable[T]],
     ) -> T:
-        started_at = _instant()
+        started_at = loop_time()
         outcome: ProviderAnswer | None = ProviderAnswer.FAULT
         try:
             found = await question(self._provider(pool))
@@ -215,7 +216,7 @@ class PoolProviders:
             raise
         finally:
             if outcome is not None:
-                seconds = _instant() - started_at
+                seconds = loop_time() - started_at
                 self.metrics.called(pool.spec.provider.type, call, outcome, seconds)
         return found
 
@@ -242,7 +243,3 @@ def _request(pool: NodePool, launch: Launch) -> LaunchRequest:
         launch.token, pool.metadata.name, launch.count, launch.domain, template.resources, labels,
         template.devices,
     )  # fmt: skip
-
-
-def _instant() -> float:
-    return asyncio.get_running_loop().time()

@@ -8,7 +8,6 @@ node.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any, assert_never
 
@@ -32,7 +31,7 @@ from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.pools.balloons import pool_of_balloon
 from fairlead.model.pools.pool_nodes import PoolNodes
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import Clock
+from fairlead.runtime.clock import Clock, loop_time
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.watching.barrier import Written
 from fairlead.runtime.watching.mirror import Mirror
@@ -94,11 +93,11 @@ class BalloonController:
         """Return when to decide: once something has changed, but not before the pace allows."""
         if self._pools.is_undefined or self._settled_on == self._versions():
             return None
-        return self._clock.now() + max(0.0, self._next_at - _instant())
+        return self._clock.now() + max(0.0, self._next_at - loop_time())
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide about the balloons of all pools."""
-        instant = _instant()
+        instant = loop_time()
         if self._pools.is_undefined or self._settled_on == self._versions():
             return Decision()
         if instant < self._next_at:
@@ -190,7 +189,3 @@ class BalloonController:
 
 def _name(pool: NodePool) -> str:
     return pool.metadata.name
-
-
-def _instant() -> float:
-    return asyncio.get_running_loop().time()

@@ -7,7 +7,6 @@ written (nominations), or says in this process (room that it keeps for the heads
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, assert_never
@@ -51,7 +50,7 @@ from fairlead.decide.verdict import Decision, ObjectKey, earliest
 from fairlead.model.asks.image_pulls import is_pull
 from fairlead.model.gang.phase import PLACEABLE, Phase, phase_of
 from fairlead.runtime.client import Client
-from fairlead.runtime.clock import Clock
+from fairlead.runtime.clock import Clock, loop_time
 from fairlead.runtime.events import EventKind, EventSink
 from fairlead.runtime.object_writer import ObjectWriter
 from fairlead.runtime.watching.barrier import Written
@@ -89,7 +88,7 @@ class ImagesController:
         self._world, self._sets, self._reserved = world, sets, reserved
         self._events, self._policy, self._clock = events, policy, clock
         self._set_aside = set_aside_of(reader)
-        self._book = PullBook(_instant())
+        self._book = PullBook(loop_time())
         self._nodes: dict[str, ImageNode] = {}
         self._labels: dict[str, dict[str, str]] = {}
         self._pulls: dict[ObjectKey, Pod] = {}
@@ -238,7 +237,7 @@ class ImagesController:
         """
         if self._sets.is_undefined and not self._policy.prefetch_jobs and not self._pulls:
             return None
-        instant = _instant()
+        instant = loop_time()
         if self._settled_on != self._basis():
             return self._next_at - instant
         if self._due_at == float("inf"):
@@ -255,7 +254,7 @@ class ImagesController:
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide about all pulls, unless that was done a moment ago."""
-        wait, instant = self._wait_seconds(), _instant()
+        wait, instant = self._wait_seconds(), loop_time()
         if wait is None or wait > 0.0:
             return Decision(wake_at=self._later(now))
         basis = self._basis()
@@ -376,7 +375,7 @@ class ImagesController:
         image = full_image_name(action.image)
         self._book.note_failure(
             scope_of(action.owner), action.node_uid, image, message, policy=self._policy,
-            instant=_instant(),
+            instant=loop_time(),
         )  # fmt: skip
 
     def faulted(self, action: Action, error: Exception) -> None:
@@ -394,7 +393,3 @@ class ImagesController:
 
 def _name(image_set: ImageSet) -> str:
     return image_set.metadata.name
-
-
-def _instant() -> float:
-    return asyncio.get_running_loop().time()

@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from fairlead.api import names
 from fairlead.api.cluster.node_report import REPORTED_CLASSES_MAX, NodeReport, ReportedFlow
@@ -21,7 +22,7 @@ from fairlead.api.kubernetes.core import Pod
 from fairlead.decide.attempts.logged_members import LoggedMember, claimed_job, logged_member
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.kept.history import History, HistoryError, TrafficRecord
+from fairlead.runtime.kept.history import History, TrafficRecord, answered
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.watching.mirror import Change, Mirror
 
@@ -141,15 +142,8 @@ class TrafficKeeper:
         """Write the records that wait longest, for as long as it takes."""
         ids = list(self._waiting)[: self._options.batch_max]
         records = [self._waiting.pop(each) for each in ids]
-        while True:
-            try:
-                await self._history.record_traffic(records)
-            except HistoryError as error:
-                self._log.warning("Traffic of members not kept yet", error=str(error))
-                await asyncio.sleep(self._backoff.next())
-            else:
-                self._backoff.reset()
-                return
+        write = partial(self._history.record_traffic, records)
+        await answered(write, self._backoff, self._log, "Traffic of members not kept yet")
 
 
 def _flows(report: NodeReport | None) -> tuple[ReportedFlow, ...]:

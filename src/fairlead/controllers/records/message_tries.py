@@ -6,13 +6,17 @@ their object.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
+
+from msgspec.structs import replace
 
 from fairlead.decide.notices import Delivery, NoticesPolicy, Post, TryOutcome, TryReason, Turns
-from fairlead.decide.verdict import ObjectKey
+from fairlead.decide.verdict import Decision, ObjectKey, earliest
+from fairlead.runtime.keyed_controller import KeyedDecider
 
 K = TypeVar("K", bound=Hashable)
 W = TypeVar("W")
+A = TypeVar("A")
 
 
 class NoticeSender(Protocol):
@@ -63,14 +67,16 @@ class MessageTries(Generic[K]):
             return False
         return self._turns.take(key, now)
 
-    def mark_granted(self, now: float) -> None:
-        """Have those looked at whose turn it is by now."""
+    def due_at(self, decider: KeyedDecider[Any], now: float) -> float | None:
+        """Return when something is to be decided; None: when an object changes, or a turn ends."""
+        return earliest(decider.due_at(), self._turns.wake_at(now))
+
+    def decide(self, decider: KeyedDecider[A], now: float) -> Decision[A]:
+        """Decide on the objects that are marked or due, and on those whose turn it is by now."""
         for key in self._turns.granted(now):
             self._mark(key)
-
-    def wake_at(self, now: float) -> float | None:
-        """Return when time alone gives a waiting object its turn; None: a release must."""
-        return self._turns.wake_at(now)
+        decision = decider.decide(now)
+        return replace(decision, wake_at=earliest(decision.wake_at, self._turns.wake_at(now)))
 
     def forget(self, key: ObjectKey) -> None:
         """Drop what is known of an object that sends nothing any more."""

@@ -39,7 +39,7 @@ from fairlead.decide.notices import (
     wants_turn,
     with_record,
 )
-from fairlead.decide.verdict import Decision, ObjectKey, earliest
+from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
 from fairlead.runtime.events import EventKind, EventSink
@@ -97,14 +97,11 @@ class NoticesController:
 
     def due_at(self) -> float | None:
         """Return when something is to be decided; None: when a job changes."""
-        return earliest(self._decider.due_at(), self._tries.wake_at(self._clock.now()))
+        return self._tries.due_at(self._decider, self._clock.now())
 
     def decide(self, now: float) -> Decision[Action]:
         """Decide on the jobs that are marked or due, and on those whose turn it is."""
-        self._tries.mark_granted(now)
-        decision = self._decider.decide(now)
-        wake_at = earliest(decision.wake_at, self._tries.wake_at(now))
-        return Decision(decision.actions, decision.verdicts, wake_at)
+        return self._tries.decide(self._decider, now)
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[Action] | None:
         job = self._jobs.get(*key)

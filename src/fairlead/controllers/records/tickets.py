@@ -51,7 +51,7 @@ from fairlead.decide.notices import (
     with_ticket,
 )
 from fairlead.decide.takings import Taking
-from fairlead.decide.verdict import Decision, ObjectKey, earliest
+from fairlead.decide.verdict import Decision, ObjectKey
 from fairlead.model.health.ticket import TicketEvent, TicketRecord, tickets_of, tickets_text
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import Clock
@@ -168,14 +168,11 @@ class TicketsController:
 
     def due_at(self) -> float | None:
         """Return when something is to be decided; None: when a node changes."""
-        return earliest(self._decider.due_at(), self._tries.wake_at(self._clock.now()))
+        return self._tries.due_at(self._decider, self._clock.now())
 
     def decide(self, now: float) -> Decision[TicketAction]:
         """Decide on the nodes that are marked or due, and on those whose turn it is."""
-        self._tries.mark_granted(now)
-        decision = self._decider.decide(now)
-        wake_at = earliest(decision.wake_at, self._tries.wake_at(now))
-        return Decision(decision.actions, decision.verdicts, wake_at)
+        return self._tries.decide(self._decider, now)
 
     def _decide_one(self, key: ObjectKey, now: float) -> Decision[TicketAction] | None:
         node, is_gone = self._nodes.get(*key), key in self._gone

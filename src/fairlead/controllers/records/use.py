@@ -13,6 +13,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fairlead.api import names
 from fairlead.api.jobs.job import Job
@@ -23,7 +24,7 @@ from fairlead.controllers.records.use_samples import UseSampler
 from fairlead.decide.attempts.logged_members import LoggedMember, claimed_job, logged_member
 from fairlead.runtime.backoff import Backoff, BackoffOptions
 from fairlead.runtime.clock import Clock
-from fairlead.runtime.kept.history import History, HistoryError, UseRecord, use_record
+from fairlead.runtime.kept.history import History, UseRecord, answered, use_record
 from fairlead.runtime.logs import SILENT, Logger
 from fairlead.runtime.watching.mirror import Change, Mirror
 
@@ -87,7 +88,10 @@ class UseKeeper:
                     await self._has_work.wait()
                     self._has_work.clear()
                     while batch := self._batch():
-                        await self._keep(batch)
+                        write = partial(self._history.record_use, batch)
+                        await answered(
+                            write, self._backoff, self._log, "Use of members not kept yet"
+                        )
         finally:
             remove()
 
@@ -142,15 +146,3 @@ class UseKeeper:
         while self._so_far and len(out) < self._options.batch_max:
             out.append(self._so_far.pop(next(iter(self._so_far))))
         return out
-
-    async def _keep(self, records: list[UseRecord]) -> None:
-        """Write them, for as long as it takes."""
-        while True:
-            try:
-                await self._history.record_use(records)
-            except HistoryError as error:
-                self._log.warning("Use of members not kept yet", error=str(error))
-                await asyncio.sleep(self._backoff.next())
-            else:
-                self._backoff.reset()
-                return

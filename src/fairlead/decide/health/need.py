@@ -24,7 +24,7 @@ from fairlead.api.cluster.node_suites import proofs_of
 from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import REPAIRED
-from fairlead.api.values.times import parse_time
+from fairlead.api.values.times import time_or
 from fairlead.decide.health.changes import CHANGED
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.proving.testing import fault_of
@@ -126,8 +126,8 @@ def open_faults(
     if not faults:
         return tested
     if (said := node.metadata.annotations.get(REPAIRED)) is not None:
-        repaired = instant_of(said, float("-inf"))
-        faults = tuple(f for f in faults if instant_of(f.last_seen, float("inf")) > repaired)
+        repaired = time_or(said, float("-inf"))
+        faults = tuple(f for f in faults if time_or(f.last_seen, float("inf")) > repaired)
     return (*tested, *faults) if tested else faults
 
 
@@ -162,20 +162,20 @@ def _need(node: Node, found: Sequence[ReportedFault], policy: HealthPolicy, now:
         rank, seen = fault.severity.rank, fault.first_seen
         first = instants.get(seen)
         if first is None:
-            first = instants[seen] = instant_of(seen, float("inf"))
+            first = instants[seen] = time_or(seen, float("inf"))
         if first < firsts.get(rank, now):
             firsts[rank] = first
         elif rank not in firsts:  # the clock of a node may be wrong: not of the future
             firsts[rank] = now
         if fault.due_time is not None:
-            due = min(due, instant_of(fault.due_time, due))
+            due = min(due, time_or(fault.due_time, due))
         own = rank, fault.action.rank
         if fault.action.rank > action.rank:
             action = fault.action
         if own > harm or (own == harm and _named(fault) > _named(worst)):
             worst, harm = fault, own
     # Nor is a fault older than its node.
-    created = instant_of(node.metadata.creation_timestamp, float("-inf"))
+    created = time_or(node.metadata.creation_timestamp, float("-inf"))
     deadline = min(
         max(created, due),
         *(max(created, first) + _URGENCIES[rank].seconds(policy) for rank, first in firsts.items()),
@@ -193,7 +193,7 @@ def is_proven(node: Node, report: NodeReport | None, policy: HealthPolicy, now: 
     """
     if report is None or report.status.node_uid != node.metadata.uid:
         return False
-    age = now - instant_of(report.status.observed_at, float("-inf"))
+    age = now - time_or(report.status.observed_at, float("-inf"))
     if age > policy.report_seconds_max:
         return False
     return not any(
@@ -202,11 +202,3 @@ def is_proven(node: Node, report: NodeReport | None, policy: HealthPolicy, now: 
         if source.state in (SourceState.BLIND, SourceState.HUNG, SourceState.STALE)
         for check in source.checks
     )
-
-
-def instant_of(text: str | None, default: float) -> float:
-    """Return an instant, or the default for none and for what cannot be read."""
-    try:
-        return default if text is None else parse_time(text)
-    except ValueError:
-        return default

@@ -20,9 +20,9 @@ from fairlead.api.cluster.node_report import Action, AgentAnswer, NodeReport, Re
 from fairlead.api.cluster.node_test import NodeTest
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import HEALTH_DRAIN, REPAIRED, TAINT_UNHEALTHY
-from fairlead.api.values.times import format_time, parse_time
+from fairlead.api.values.times import format_time, parse_time, time_or
 from fairlead.decide.health.changes import change_of
-from fairlead.decide.health.need import Need, instant_of, is_proven, open_faults
+from fairlead.decide.health.need import Need, is_proven, open_faults
 from fairlead.decide.health.policy import TRIES_SECONDS, HealthPolicy
 from fairlead.decide.health.proving.testing import has_passed, is_gated, outdated
 from fairlead.decide.health.remembered.machine_memory import RememberedTries
@@ -140,7 +140,7 @@ class NodeView:
         record = self.record
         if record is not None and record.is_out:
             is_back = record.state is NodeState.VALIDATING
-            return instant_of(record.entered_at, float("-inf")) if is_back else None
+            return time_or(record.entered_at, float("-inf")) if is_back else None
         return float("-inf") if is_gated(self.node) else None
 
     @property
@@ -251,9 +251,9 @@ def _tightened(record: NodeRecord, need: Need, now: float) -> NodeRecord:
     if not record.drain:
         return record
     since, _, deadline = record.drain.partition("/")
-    if need.deadline >= instant_of(deadline, float("inf")):
+    if need.deadline >= time_or(deadline, float("inf")):
         return record
-    began = instant_of(since, now)
+    began = time_or(since, now)
     return replace(record, drain=window_text(began, max(began, need.deadline)))
 
 
@@ -300,7 +300,7 @@ def _emptying(at: _Now, record: NodeRecord) -> NodeRecord:
 
 def drain_deadline(record: NodeRecord) -> float:
     """Return when a node that is out is to be empty."""
-    return instant_of(record.drain.partition("/")[2], float("inf"))
+    return time_or(record.drain.partition("/")[2], float("inf"))
 
 
 def _go_on(
@@ -342,9 +342,9 @@ def _go_on(
 
 def tuning_step(record: NodeRecord) -> TuningStep | None:
     """Return what the latest try did to settings of a tuning profile since the node went out."""
-    since = instant_of(record.drain.partition("/")[0], float("inf"))
+    since = time_or(record.drain.partition("/")[0], float("inf"))
     last = record.tries[-1] if record.tries else None
-    return last.tuning if last is not None and instant_of(last.at, 0.0) >= since else None
+    return last.tuning if last is not None and time_or(last.at, 0.0) >= since else None
 
 
 def _asked(
@@ -382,7 +382,7 @@ def _is_silent(at: _Now) -> bool:
     report = at.view.report
     if report is None or report.status.node_uid != at.view.node.metadata.uid:
         return True
-    heard = instant_of(report.status.observed_at, float("-inf"))
+    heard = time_or(report.status.observed_at, float("-inf"))
     return at.now - heard > at.policy.report_seconds_max
 
 
@@ -490,6 +490,6 @@ def _recent(node: Node, record: NodeRecord, now: float) -> tuple[Try, ...]:
 
 
 def _since_repair(node: Node, tries: Iterable[Try], now: float) -> tuple[Try, ...]:
-    repaired = instant_of(node.metadata.annotations.get(REPAIRED), float("-inf"))
+    repaired = time_or(node.metadata.annotations.get(REPAIRED), float("-inf"))
     since = max(now - TRIES_SECONDS, repaired)
-    return tuple(each for each in tries if instant_of(each.at, now) > since)
+    return tuple(each for each in tries if time_or(each.at, now) > since)

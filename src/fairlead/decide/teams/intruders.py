@@ -24,7 +24,7 @@ from itertools import islice
 from fairlead.api.cluster.team import IntruderPolicy
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import MIRROR_POD
-from fairlead.api.values.times import parse_time
+from fairlead.api.values.times import time_or
 from fairlead.decide.admission.pod_teams import access_of
 from fairlead.decide.teams.actions import EvictIntruder, ReportIntruder
 from fairlead.decide.teams.policy import TeamsPolicy
@@ -82,7 +82,7 @@ class Intruders:
             self._owners.pop(name, None)
         elif known is None or known.team != team:
             added = next((t.time_added for t in taints if is_team_taint(t)), None)
-            self._owners[name] = _Ownership(team, _instant(added))
+            self._owners[name] = _Ownership(team, time_or(added, None))
             self._moved.add(name)
 
     def pod_changed(self, key: ObjectKey, old: Pod | None, new: Pod | None) -> None:
@@ -209,13 +209,4 @@ def _bound_at(pod: Pod) -> float:
     """Return when a pod got its node: a binding says it; one that named its node had it always."""
     scheduled = (c for c in pod.status.conditions if c.type == "PodScheduled")
     bound = next((c.last_transition_time for c in scheduled if c.status == "True"), None)
-    at = _instant(bound or pod.metadata.creation_timestamp)
-    return float("-inf") if at is None else at
-
-
-def _instant(text: str | None) -> float | None:
-    """Return an instant that others wrote; None where there is none, or it is no time."""
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None
+    return time_or(bound or pod.metadata.creation_timestamp, float("-inf"))

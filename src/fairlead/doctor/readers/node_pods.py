@@ -21,7 +21,7 @@ from typing import Any, Protocol
 import msgspec
 
 from fairlead.api.status import ApiError, Forbidden, NotFound
-from fairlead.api.values.times import parse_time
+from fairlead.api.values.times import time_or
 from fairlead.doctor.objects import SeenNode, SeenPod
 from fairlead.terminal import printable
 
@@ -182,7 +182,7 @@ class NodePodReader:
             self.problems.append(printable(str(error), 300))
             return
         for pod in pods:
-            created = _seconds(pod.metadata.creation_timestamp)
+            created = time_or(pod.metadata.creation_timestamp, None)
             if created is not None and created + _LEFT_SECONDS < self._wall():
                 self._delete(pod.metadata.name)
 
@@ -201,13 +201,6 @@ class NodePodReader:
             return
         except ApiError as error:
             self.problems.append(f"pod {name} was not deleted: {printable(str(error), 300)}")
-
-
-def _seconds(text: str) -> float | None:
-    try:
-        return parse_time(text)
-    except ValueError:
-        return None
 
 
 def parse_node_facts(text: str) -> dict[str, str]:

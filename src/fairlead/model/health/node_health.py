@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from fairlead.api.kubernetes.core import Node, NodeCondition
 from fairlead.api.names import MAINTENANCE, MAINTENANCE_ANNOUNCED, READY
-from fairlead.api.values.times import parse_time
+from fairlead.api.values.times import time_or
 from fairlead.model.health.unreachable import unreachable_since
 from fairlead.model.health.windows import Window, drain_of, read_window
 
@@ -137,14 +137,7 @@ def _unready_since(node: Node, default: float) -> float | None:
     """
     condition = _ready_condition(node)
     if condition is None:
-        return _instant(node.metadata.creation_timestamp, default)
+        return time_or(node.metadata.creation_timestamp, default)
     if condition.status == "True":
         return None
-    return _instant(condition.last_transition_time, default)
-
-
-def _instant(text: str | None, default: float) -> float:
-    try:
-        return default if text is None else parse_time(text)
-    except ValueError:
-        return default
+    return time_or(condition.last_transition_time, default)

@@ -16,7 +16,7 @@ from math import inf
 from fairlead.api.jobs.job import Job
 from fairlead.api.kubernetes.core import Node
 from fairlead.api.names import READY
-from fairlead.api.values.times import parse_time
+from fairlead.api.values.times import time_or
 from fairlead.model.gang.gangs import JobKey
 
 #: A node that becomes ready within so many seconds of its creation has just started.
@@ -140,7 +140,7 @@ def _lost(job: Job) -> dict[str, float]:
     """Return when attempts of a job lost which nodes, the latest time for each."""
     out: dict[str, float] = {}
     for attempt in job.status.attempts:
-        at = _instant(attempt.finished_at) if attempt.nodes_lost else None
+        at = time_or(attempt.finished_at, None) if attempt.nodes_lost else None
         if at is not None:
             tested = attempt.preflight.nodes if attempt.preflight is not None else ()
             lost = [node for node in attempt.nodes_lost if node not in tested]
@@ -155,11 +155,11 @@ def _failed_tests(job: Job) -> dict[str, float]:
     out: dict[str, float] = {}
     for attempt in job.status.attempts:
         for each in attempt.stragglers:
-            until = _instant(attempt.finished_at or each.found_at)
+            until = time_or(attempt.finished_at or each.found_at, None)
             if each.is_suspected and until is not None:
                 out[each.node] = max(until, out.get(each.node, until))
         record = attempt.preflight
-        at = _instant(record.ended_at) if record is not None and record.nodes else None
+        at = time_or(record.ended_at, None) if record is not None and record.nodes else None
         if record is not None and at is not None:
             out.update(dict.fromkeys(record.nodes, at))
     return out
@@ -173,14 +173,7 @@ def _came_back(node: Node) -> float | None:
     for condition in node.status.conditions:
         if condition.type == READY and condition.status == "True":
             ready = condition.last_transition_time
-    at, created = _instant(ready), _instant(node.metadata.creation_timestamp)
+    at, created = time_or(ready, None), time_or(node.metadata.creation_timestamp, None)
     if at is None or created is None or at - created <= START_SECONDS:
         return None
     return at
-
-
-def _instant(text: str | None) -> float | None:
-    try:
-        return parse_time(text) if text else None
-    except ValueError:
-        return None

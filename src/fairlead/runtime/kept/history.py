@@ -15,9 +15,10 @@ Values and protocols are here; what implements them (memory, SQLite, PostgreSQL)
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -32,8 +33,12 @@ from fairlead.api.meta import ObjectMeta, find_condition, is_true, label_number
 from fairlead.api.values.times import parse_time
 from fairlead.decide.attempts.logged_members import LoggedMember
 from fairlead.decide.attempts.run_facts import run_text
+from fairlead.runtime.backoff import Backoff
 from fairlead.runtime.kept.audit import Appended, AuditQuery, AuditRecord, Draft
 from fairlead.runtime.kept.record_document import document_of, short_text
+from fairlead.runtime.logs import Logger
+
+T = TypeVar("T")
 
 TASKS_MAX = 10_000
 #: Bounds of what may be asked for: an attempt; any number, by its digits: Python refuses 4,300.
@@ -267,6 +272,24 @@ class History(Protocol):
     async def note_audit_sent(self, target: str, number: int) -> None:
         """Keep the number of the last record that a target has; HistoryError."""
         ...
+
+
+async def answered(
+    call: Callable[[], Awaitable[T]], backoff: Backoff, log: Logger, trouble: str
+) -> T:
+    """Return the answer of the history to a call, which is repeated for as long as it takes.
+
+    `trouble` is the text of the warning for each HistoryError.
+    """
+    while True:
+        try:
+            answer = await call()
+        except HistoryError as error:
+            log.warning(trouble, error=str(error))
+            await asyncio.sleep(backoff.next())
+        else:
+            backoff.reset()
+            return answer
 
 
 def use_record(pod: Pod, member: LoggedMember, use: MemberUse, now: float) -> UseRecord:

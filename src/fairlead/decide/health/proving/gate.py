@@ -13,8 +13,7 @@ from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.cluster.node_suites import suites
 from fairlead.api.cluster.node_test import NodeTest, NodeTestCause, NodeTestPhase
 from fairlead.api.kubernetes.core import Node, Pod
-from fairlead.api.values.times import format_time
-from fairlead.decide.health.need import instant_of
+from fairlead.api.values.times import format_time, time_or
 from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.proving.pair_step import PairSide, pair_step
@@ -108,7 +107,7 @@ def _can_only_begin(node: NodeView, bench: Bench) -> bool:
         return False
     if test.spec.peer is not None or test.status.pod_uid or test.metadata.name in bench.pods:
         return False
-    ends = instant_of(test.metadata.creation_timestamp, float("-inf"))
+    ends = time_or(test.metadata.creation_timestamp, float("-inf"))
     return test.spec.suite in suites() and bench.now < ends + bench.policy.test_deadline_seconds
 
 

@@ -26,8 +26,7 @@ from fairlead.api.cluster.node_suites import pair_suite
 from fairlead.api.cluster.node_test import NodeTest, NodeTestPhase, NodeTestStatus
 from fairlead.api.kubernetes.core import Node, Pod
 from fairlead.api.names import REPAIRED
-from fairlead.api.values.times import format_time
-from fairlead.decide.health.need import instant_of
+from fairlead.api.values.times import format_time, time_or
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.proving.testing import (
     GONE,
@@ -101,7 +100,7 @@ def pair_step(
     """
     test, status = own.test, own.test.status if own.test is not None else NodeTestStatus()
     assert test is not None
-    created = instant_of(test.metadata.creation_timestamp, now)
+    created = time_or(test.metadata.creation_timestamp, now)
     partner = other.test if are_a_pair(test, other.test) else None
     if own.is_used or other.is_used or (partner is None and now >= created + SEEN_SECONDS):
         return step_aside(test, own.pod, now=now)
@@ -116,13 +115,13 @@ def pair_step(
         return ends.nothing(LATE, "the pair did not meet in time")
     if own.pod is None:
         if status.pod_uid:
-            is_new = now < instant_of(status.started_at, now) + SEEN_SECONDS
+            is_new = now < time_or(status.started_at, now) + SEEN_SECONDS
             return None if is_new else ends.nothing(GONE, "its pod is gone")
         return _begun(own, other, node, now)
     if not own.pod.is_terminal:
         starts = 2 if _listens(test) else 1  # it waits for the other one to start
         patience = pair_suite().seconds + starts * policy.test_start_seconds
-        is_late = now >= instant_of(status.started_at, now) + patience
+        is_late = now >= time_or(status.started_at, now) + patience
         return ends.nothing(LATE, f"no result after {patience:.0f} s") if is_late else None
     try:
         mine = _measure(own.pod)
@@ -235,13 +234,13 @@ def judged_pair(both: PairMeasure, alike: Sequence[PairMeasure]) -> MachineFindi
 
 def records_of(node: Node, tests: Sequence[NodeTest]) -> list[PairRecord]:
     """Return the pairs of a node, the newest first, of this boot and since it was mended."""
-    repaired = instant_of(node.metadata.annotations.get(REPAIRED), NEVER)
+    repaired = time_or(node.metadata.annotations.get(REPAIRED), NEVER)
     out: list[PairRecord] = []
     for test in newest_first(tests):
         peer, status = test.spec.peer, test.status
         if peer is None or test.is_open or not status.measured:
             continue
-        at, found = instant_of(status.ended_at, NEVER), status.measured[0]
+        at, found = time_or(status.ended_at, NEVER), status.measured[0]
         if status.boot_id != node.status.node_info.boot_id or at <= repaired:
             continue
         why = "" if found.outcome is MachineOutcome.PASSED else found.message or "it is bad"
@@ -257,8 +256,8 @@ def past_pairs_of(tests: Sequence[NodeTest]) -> PastTests:
     good = [each for each in ended if each.status.outcome is MachineOutcome.PASSED]
     return PastTests(
         past_of(tests).number,
-        max((instant_of(each.status.ended_at, NEVER) for each in good), default=NEVER),
-        max((instant_of(each.status.ended_at, NEVER) for each in ended), default=NEVER),
+        max((time_or(each.status.ended_at, NEVER) for each in good), default=NEVER),
+        max((time_or(each.status.ended_at, NEVER) for each in ended), default=NEVER),
     )
 
 
@@ -268,7 +267,7 @@ def blamed_at(tests: Sequence[NodeTest]) -> float:
         each for each in tests
         if each.spec.peer is not None and each.status.outcome is MachineOutcome.FAILED
     ]  # fmt: skip
-    return max((instant_of(each.status.ended_at, NEVER) for each in failed), default=NEVER)
+    return max((time_or(each.status.ended_at, NEVER) for each in failed), default=NEVER)
 
 
 def is_blamed(node: Node, tests: Sequence[NodeTest]) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fairlead.api.cluster.fleet import TRIED_MAX, MachineTry
 from fairlead.api.cluster.node_report import NodeReport
 from fairlead.api.kubernetes.core import Node
-from fairlead.decide.health.need import instant_of
+from fairlead.api.values.times import time_or
 from fairlead.decide.health.policy import TRIES_SECONDS
 from fairlead.model.health.node_record import NodeRecord, Try
 
@@ -51,7 +51,7 @@ def remembered(
         row for row in rows
         if row.uid != own.uid and not known.isdisjoint(row.machine)
         and (row.node == own.name or row.node not in present)
-        and instant_of(row.at, now) > now - TRIES_SECONDS
+        and time_or(row.at, now) > now - TRIES_SECONDS
     ]  # fmt: skip
     tries = tuple(Try(row.action, row.at) for row in found)
     return RememberedTries(tries, tuple(dict.fromkeys(row.node for row in found)))
@@ -66,7 +66,7 @@ def with_tries(
     new = tuple(row for row in _rows(nodes) if (row.action, row.at, row.machine) not in known)
     if not new:
         return rows
-    kept = (row for row in rows if instant_of(row.at, now) > now - TRIES_SECONDS)
+    kept = (row for row in rows if time_or(row.at, now) > now - TRIES_SECONDS)
     return (*kept, *new)[-TRIED_MAX:]
 
 

@@ -12,7 +12,7 @@ from enum import Enum
 from fairlead.api import names
 from fairlead.api.jobs.job import Cause
 from fairlead.api.kubernetes.core import ContainerStateTerminated, ContainerStatus, Pod
-from fairlead.api.values.times import parse_time
+from fairlead.api.values.times import time_or
 from fairlead.decide.attempts.end_reason import EndReason
 from fairlead.decide.jobs.following.pods import (
     MemberPhase,
@@ -160,7 +160,7 @@ def bind_patience(member: MemberPod, policy: JobsPolicy) -> float:
 def _refused_since(member: MemberPod, now: float) -> float:
     refusal = refusal_of(member.pod)
     text = refusal.last_transition_time if refusal is not None else None
-    return _instant(text or member.pod.metadata.creation_timestamp, now)
+    return time_or(text or member.pod.metadata.creation_timestamp, now)
 
 
 def _judge_refused(member: MemberPod, policy: JobsPolicy, now: float) -> Failure | None:
@@ -290,7 +290,7 @@ def first_failed_container(pod: Pod) -> ContainerStatus | None:
         ended = status.state.terminated
         assert ended is not None
         is_stopped = ended.exit_code == names.EXIT_STOPPED
-        return is_stopped, _instant(ended.finished_at, float("inf"))
+        return is_stopped, time_or(ended.finished_at, float("inf"))
 
     failed = [
         status
@@ -300,21 +300,13 @@ def first_failed_container(pod: Pod) -> ContainerStatus | None:
     return min(failed, key=order, default=None)
 
 
-def _instant(text: str | None, default: float) -> float:
-    """Read an instant that a node wrote; one that cannot be read is `default`."""
-    try:
-        return default if text is None else parse_time(text)
-    except ValueError:
-        return default
-
-
 def _ended_at(pod: Pod, ended: ContainerStateTerminated | None) -> float | None:
     """Return when the pod failed by its node's clock, None when it does not say."""
     text = ended.finished_at if ended is not None else None
     if text is None:
         times = [c.last_transition_time for c in pod.status.conditions if c.type == "Ready"]
         text = next((t for t in times if t is not None), None)
-    at = _instant(text, float("inf"))
+    at = time_or(text, float("inf"))
     return at if at != float("inf") else None
 
 
@@ -335,7 +327,7 @@ def _judge_deleted(member: MemberPod, now: float, *, is_cordoned: bool) -> Failu
     """Judge a pod that another client deletes: Fairlead deletes none of an open attempt."""
     meta = member.pod.metadata
     # The timestamp is when the grace period ends (API conventions, metadata.deletionTimestamp).
-    at = _instant(meta.deletion_timestamp, now) - (meta.deletion_grace_period_seconds or 0)
+    at = time_or(meta.deletion_timestamp, now) - (meta.deletion_grace_period_seconds or 0)
     named = _named_reason(member.pod)
     if named is not None:
         text = _eviction_message(member, named[1], is_cordoned=is_cordoned)
@@ -353,13 +345,13 @@ def start_patience_ends_at(member: MemberPod, policy: JobsPolicy, now: float) ->
         return at if at > now else None
     if not member.has_start_error:
         return None
-    since = _instant(member.pod.metadata.creation_timestamp, now)
+    since = time_or(member.pod.metadata.creation_timestamp, now)
     at = since + policy.start_error_grace_seconds
     return at if at > now else None
 
 
 def _judge_start(member: MemberPod, policy: JobsPolicy, now: float) -> Failure | None:
-    since = _instant(member.pod.metadata.creation_timestamp, now)
+    since = time_or(member.pod.metadata.creation_timestamp, now)
     status = start_error(member.pod)
     if now < since + policy.start_error_grace_seconds or status is None:
         return None

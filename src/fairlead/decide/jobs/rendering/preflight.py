@@ -31,7 +31,7 @@ from fairlead.api.kubernetes.core import (
 )
 from fairlead.api.values.outcomes import MachineOutcome
 from fairlead.api.values.quantity import is_gpu
-from fairlead.api.values.times import format_micro_time, parse_time
+from fairlead.api.values.times import format_micro_time, time_or
 from fairlead.decide.attempts.record import preflight_of
 from fairlead.decide.attempts.seats import seats
 from fairlead.decide.jobs.following.pods import AttemptPods, MemberPod
@@ -138,7 +138,7 @@ def gate_ends_at(view: JobView) -> float | None:
     ends = [
         at for each in _stopped(view.current)
         if each.preflight is not None
-        and (at := _instant(each.preflight.finished_at, view.now)) <= view.now
+        and (at := time_or(each.preflight.finished_at, view.now)) <= view.now
     ]  # fmt: skip
     return min(ends) + view.policy.preflight_patience_seconds if ends else None
 
@@ -163,10 +163,3 @@ def _members(job: Job, placement: Placement, pods: AttemptPods) -> list[CheckedM
                 why = str(error) if ended.message else f"exit code {ended.exit_code}, no result"
         out.append(CheckedMember(seat.rank, node, seat.role.name, result, why))
     return out
-
-
-def _instant(text: str | None, default: float) -> float:
-    try:
-        return default if text is None else parse_time(text)
-    except ValueError:
-        return default
