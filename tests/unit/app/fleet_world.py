@@ -146,18 +146,24 @@ class FleetWorld:
         await world.api.bootstrap()
         for manifest in crd.manifests():
             await world.client.create(CRDS, manifest)
-        async with asyncio.TaskGroup() as group:
-            tasks = [
-                group.create_task(world.api.run()),
-                group.create_task(world.virtual.run()),
-                group.create_task(world.cloud.run()),
-                group.create_task(world.control()),
-            ]
-            world.controller = tasks[-1]
-            world.group = group
-            yield world
-            for task in [*tasks, world.controller]:
-                task.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(world.api.run()),
+                    group.create_task(world.virtual.run()),
+                    group.create_task(world.cloud.run()),
+                    group.create_task(world.control()),
+                ]
+                world.controller = tasks[-1]
+                world.group = group
+                yield world
+                for task in [*tasks, world.controller]:
+                    task.cancel()
+        except BaseExceptionGroup as group:
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from None  # the first that failed, with its own traceback
 
     #: Of the latest life of the controllers.
     metrics: Metrics

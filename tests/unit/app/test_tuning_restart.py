@@ -7,16 +7,17 @@ files with a kubelet and GRUB; its reboot is another boot id, and the command li
 from __future__ import annotations
 
 import asyncio
-import pickle
+import multiprocessing
+import os
 import random
-import subprocess
-import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
+import pytest
 from tests.unit.app.fleet_world import FleetWorld
 from tests.unit.app.test_health import ACTING
 from tests.unit.node.host_tree import changed
@@ -31,12 +32,10 @@ from fairlead.embedded.virtual.hardware import Quality
 from fairlead.model.health.node_record import NodeState, record_of
 from fairlead.node.readers import report as looked
 from fairlead.node.registry import SOURCES
-from fairlead.node.repairs import Repairs
 from fairlead.node.reports.report import report_of
-from fairlead.node.reports.state import KeptRepair, open_state
+from fairlead.node.reports.state import KeptRepair
 from fairlead.node.reports.watch import Kept, MachineWatch
 from fairlead.node.running.host import Host
-from fairlead.node.sources.tuning import restart_setter
 from fairlead.sim.loop import run
 
 COLLECTION = line("imageMaximumGCAge", "48h")
@@ -50,8 +49,10 @@ REBOOT_SECONDS = 90.0
 class TunedMachine:
     """A machine of the fleet whose agent applies a profile, with its collector."""
 
-    def __init__(self, fleet: FleetWorld, name: str, node: Node) -> None:
-        self.fleet, self.name, self.node = fleet, name, node
+    def __init__(
+        self, fleet: FleetWorld, name: str, node: Node, outside: ProcessPoolExecutor
+    ) -> None:
+        self.fleet, self.name, self.node, self.outside = fleet, name, node, outside
         self.boots = 1
         self.at = fleet.clock.now()
         #: Whether it computes wrong, as it is set.
@@ -77,7 +78,11 @@ class TunedMachine:
         async def holds() -> bool:
             return await self.state() is state
 
-        await self.fleet.until(holds, seconds)
+        try:
+            await self.fleet.until(holds, seconds)
+        except AssertionError as error:
+            said = [f"{each.action}: {each.message}" for each in await self.fleet.decisions()]
+            pytest.fail(f"{error}: {state}, but {await self.state()}; {self.repair}; {said[-8:]}")
 
     def is_set_to(self, value: int) -> Callable[[], Awaitable[bool]]:
         async def holds() -> bool:
@@ -143,27 +148,8 @@ class TunedMachine:
         asked = Path(self.node.settings.repairs.requests)
         data = asked.read_bytes() if asked.exists() else b""
         if data and data != self.handled:
-            given = pickle.dumps((self.node, self.at))
-            done = subprocess.run(
-                [sys.executable, "-c", _STEP], input=given, stdout=subprocess.PIPE, check=True
-            )
-            self.repair = pickle.loads(done.stdout)
+            self.repair = self.outside.submit(self.node.carry_out, At(self.at)).result()
         self.handled = data
-
-
-_STEP = f"import {__name__} as made; made.step()"
-
-
-def step() -> None:
-    """The agent's step with requests, of the machine on standard input; its answer is written."""
-    node, at = pickle.load(sys.stdin.buffer)
-    host = replace(node.host(), clock=At(at))
-    state = open_state(node.folder / "state")
-    setter = restart_setter(host, node.settings)
-    repairs = Repairs(host, node.settings.repairs, state, before_reboot=setter)
-    asyncio.run(repairs.step())
-    state.close()
-    sys.stdout.buffer.write(pickle.dumps(repairs.latest))
 
 
 @dataclass(frozen=True)
@@ -176,10 +162,19 @@ class At:
         return self.at
 
 
+@pytest.fixture(scope="module")
+def outside() -> Iterator[ProcessPoolExecutor]:
+    """A process outside virtual time, which has imported all that the agent's step needs."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        pool.submit(os.getpid).result()
+        yield pool
+
+
 @asynccontextmanager
 async def tuned(
-    path: Path, *lines: str, health: HealthPolicy = ACTING, accepted: str = ""
-) -> AsyncGenerator[TunedMachine]:
+    path: Path, outside: ProcessPoolExecutor, *lines: str, health: HealthPolicy = ACTING,
+    accepted: str = "",
+) -> AsyncGenerator[TunedMachine]:  # fmt: skip
     """A fleet of two nodes, one of which has an agent that applies a profile of these lines."""
     rates = CloudRates(preflight=bool(health.test_suite))
     async with FleetWorld.running(rates, health=health) as fleet:
@@ -193,7 +188,7 @@ async def tuned(
             node.settings, "tuning", kubelet_directory=DIRECTORY, accepted_file=f"/{ACCEPTED}"
         )
         node.profile.write_text(profile_of(*lines))
-        machine = TunedMachine(fleet, (await fleet.nodes())[0].metadata.name, node)
+        machine = TunedMachine(fleet, (await fleet.nodes())[0].metadata.name, node, outside)
         task = fleet.group.create_task(machine.run())
         yield machine
         task.cancel()
@@ -201,10 +196,10 @@ async def tuned(
 
 
 def test_a_profile_of_the_kubelet_and_the_kernel_takes_one_reboot_and_the_node_comes_back(
-    tmp_path: Path,
+    tmp_path: Path, outside: ProcessPoolExecutor
 ) -> None:
     async def main() -> None:
-        async with tuned(tmp_path, COLLECTION, IOMMU) as machine:
+        async with tuned(tmp_path, outside, COLLECTION, IOMMU) as machine:
             before = machine.node.boot_line()
             await machine.until(NodeState.REBOOTING)
             await machine.until(NodeState.READY)
@@ -225,10 +220,10 @@ GATED = replace(ACTING, test_suite="quick")
 
 
 def test_a_change_with_which_a_test_fails_is_taken_back_and_the_node_comes_back(
-    tmp_path: Path,
+    tmp_path: Path, outside: ProcessPoolExecutor
 ) -> None:
     async def main() -> None:
-        async with tuned(tmp_path, COLLECTION, IOMMU, health=GATED) as machine:
+        async with tuned(tmp_path, outside, COLLECTION, IOMMU, health=GATED) as machine:
             before = machine.node.boot_line()
             machine.is_broken = lambda: "iommu=pt" in machine.node.boot_line().split()
             await machine.until(NodeState.REBOOTING)
@@ -248,10 +243,10 @@ def test_a_change_with_which_a_test_fails_is_taken_back_and_the_node_comes_back(
 
 
 def test_what_takes_effect_at_once_is_set_on_the_empty_node_and_tested_without_a_reboot(
-    tmp_path: Path,
+    tmp_path: Path, outside: ProcessPoolExecutor
 ) -> None:
     async def main() -> None:
-        async with tuned(tmp_path, BACKLOG, health=GATED) as machine:
+        async with tuned(tmp_path, outside, BACKLOG, health=GATED) as machine:
             await machine.until(NodeState.REBOOTING)
             assert machine.host.number(SOMAXCONN) == 4096, "it is set on the empty node alone"
             await machine.until(NodeState.VALIDATING)
@@ -268,12 +263,12 @@ def test_what_takes_effect_at_once_is_set_on_the_empty_node_and_tested_without_a
 
 
 def test_what_takes_effect_at_once_and_fails_a_test_is_taken_back_with_its_earlier_value(
-    tmp_path: Path,
+    tmp_path: Path, outside: ProcessPoolExecutor
 ) -> None:
     async def main() -> None:
         lines = (BACKLOG.replace("9000", "20000"),)
         earlier = '{"net.core.somaxconn":"9000"}'
-        async with tuned(tmp_path, *lines, health=GATED, accepted=earlier) as machine:
+        async with tuned(tmp_path, outside, *lines, health=GATED, accepted=earlier) as machine:
             machine.is_broken = lambda: machine.host.number(SOMAXCONN) == 20_000
             await machine.fleet.until(machine.is_set_to(9000), 60)
             await machine.fleet.until(machine.is_set_to(20_000), 3600)

@@ -27,6 +27,7 @@ from fairlead.node.settings import AgentSettings
 from fairlead.node.sources.tuning import TuningMemory, restart_setter
 from fairlead.node.tuning import TuningFinding
 from fairlead.node.tuning.drop_ins import containerd, kernel, kubelet
+from fairlead.runtime.clock import Clock
 
 DIRECTORY = "/etc/kubelet.d"
 IMPORTED = "/etc/containerd/conf.d"
@@ -283,12 +284,18 @@ class Node:
         """Return the answer to the request for a reboot."""
         request = self.request(*components, boot_id=boot_id)
         Path(self.settings.repairs.requests).write_bytes(encode_request(request))
-        state, host = open_state(self.folder / "state"), self.host()
+        latest = self.carry_out()
+        assert latest is not None
+        return latest
+
+    def carry_out(self, clock: Clock | None = None) -> KeptRepair | None:
+        """Take the agent's step with requests; return the answer to the latest one."""
+        host = self.host() if clock is None else replace(self.host(), clock=clock)
+        state = open_state(self.folder / "state")
         setter = restart_setter(host, self.settings)
         repairs = Repairs(host, self.settings.repairs, state, before_reboot=setter)
         asyncio.run(repairs.step())
         state.close()
-        assert repairs.latest is not None
         return repairs.latest
 
     @property
