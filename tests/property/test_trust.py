@@ -171,6 +171,15 @@ def test_nodes_that_fail_one_by_one_are_a_rise_however_often_it_is_looked() -> N
         assert rises == (ill > 400 // 20)
 
 
+def test_a_rise_over_minutes_is_seen_by_a_process_that_looks_ten_times_a_second() -> None:
+    memory, fleet = SightMemory(), Listing(ids(0, 400))
+    for ill in range(30):
+        for _ in range(90):
+            memory, found = look(memory, Sight(fleet, fleet, unready=ill), LIMITS, 0.1)
+        rises = Blindness.UNREADY_RISES in {each.blindness for each in found}
+        assert rises == (ill > 400 // 20)
+
+
 def test_what_is_kept_of_the_past_is_bounded() -> None:
     memory, fleet = SightMemory(), Listing(ids(0, 4))
     for _ in range(1000):

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from fairlead.controllers.cluster_world import ClusterWorld
+from fairlead.controllers.nodes.fleet import FleetController
 from fairlead.controllers.placing.scheduler import SchedulerController
+from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.placement.actions import WriteVerdict
 from fairlead.decide.placement.waiting.state import PlacementState
 from fairlead.decide.verdict import Decision
@@ -115,3 +117,23 @@ def test_changes_that_do_not_count_give_a_decision_no_action(
         simulate(CALM, seed)
     assert len(seen) == 5, seen
     assert min(seen.values()) > 50, seen
+
+
+def test_without_pools_the_fleet_is_not_decided_on_when_jobs_come_and_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decide, seen = FleetController.decide, Counter[str]()
+
+    def counted(fleet: FleetController, now: float) -> Decision[Any]:
+        decision = decide(fleet, now)
+        seen["decisions" if len(fleet._fleets) else "before there is a Fleet"] += 1
+        return decision
+
+    monkeypatch.setattr(FleetController, "decide", counted)
+    world = replace(
+        CALM, groups=0, node_failures_per_day=0.0, drains_per_day=0.0, user_acts_per_day=0.0,
+        health=HealthPolicy(enabled=True, act_on=("*",)), sick_nodes_per_day=200.0,
+    )  # fmt: skip
+    outcome = simulate(world, 0)
+    assert outcome.jobs == 40
+    assert 0 < seen["decisions"] < outcome.writes / 20, (seen, outcome.writes)

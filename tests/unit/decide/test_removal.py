@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as changed
 
 from fairlead.api.cluster.cluster_report import ClusterReport, ClusterReportStatus, ReportCondition
 from fairlead.api.cluster.fleet import RemovalCause
@@ -350,8 +351,8 @@ def test_nodes_that_vanish_while_as_many_join_are_noticed() -> None:
 
 
 def test_a_stale_list_blinds() -> None:
-    assert findings(replace(clear(), cloud=Listing(ids(100), 61.0))) == [Blindness.CLOUD_LIST_STALE]
-    assert findings(replace(clear(), nodes=Listing(ids(100), float("nan")))) == [
+    assert findings(changed(clear(), cloud=Listing(ids(100), 61.0))) == [Blindness.CLOUD_LIST_STALE]
+    assert findings(changed(clear(), nodes=Listing(ids(100), float("nan")))) == [
         Blindness.NODE_LIST_STALE
     ]
 
@@ -362,7 +363,7 @@ def test_two_lists_cut_alike_differ_from_the_records_and_from_the_past() -> None
 
 
 def test_all_nodes_not_ready_at_once_means_that_we_are_blind() -> None:
-    assert findings(replace(clear(), unready=100)) == [
+    assert findings(changed(clear(), unready=100)) == [
         Blindness.NODES_UNREADY, Blindness.UNREADY_RISES,
     ]  # fmt: skip
 
@@ -372,7 +373,7 @@ def test_nodes_that_fail_a_few_at_a_time_within_minutes_are_noticed() -> None:
         """Return at how many unready nodes we are blind, with one more every so often."""
         memory, out = SightMemory(), list[int]()
         for unready in range(15):
-            sight = replace(clear(), unready=unready)
+            sight = changed(clear(), unready=unready)
             memory, found = look(memory, sight, LIMITS, seconds)
             rises = Blindness.UNREADY_RISES in {finding.blindness for finding in found}
             out += [unready] if rises else []
@@ -383,8 +384,8 @@ def test_nodes_that_fail_a_few_at_a_time_within_minutes_are_noticed() -> None:
 
 
 def test_a_failing_or_slow_control_plane_blinds() -> None:
-    assert findings(replace(clear(), api_error_share=0.2)) == [Blindness.CONTROL_PLANE_UNHEALTHY]
-    assert findings(replace(clear(), api_latency_seconds=3.0)) == [
+    assert findings(changed(clear(), api_error_share=0.2)) == [Blindness.CONTROL_PLANE_UNHEALTHY]
+    assert findings(changed(clear(), api_latency_seconds=3.0)) == [
         Blindness.CONTROL_PLANE_UNHEALTHY
     ]
 
@@ -400,7 +401,7 @@ def test_a_fresh_report_of_the_doctor_blinds_and_a_stale_one_does_not(
         return ClusterReport(status=status_)
 
     def seen(report: ClusterReport | None, age: float) -> list[str]:
-        sight = replace(clear(), reported=reported_of(report, EPOCH + age))
+        sight = changed(clear(), reported=reported_of(report, EPOCH + age))
         return [blindness.value for blindness in findings(sight)]
 
     for age in (0, 900, 1800, -60):
@@ -416,7 +417,7 @@ def test_sight_resumes_by_itself_two_loops_after_it_is_back() -> None:
     seen: list[bool] = []
     for loop in range(40):
         unready = 100 if 5 <= loop < 10 else 0
-        memory, found = look(memory, replace(clear(), unready=unready), LIMITS, 15.0)
+        memory, found = look(memory, changed(clear(), unready=unready), LIMITS, 15.0)
         seen.append(not found)
     assert seen == [False, False, *[True] * 3, *[False] * 7, *[True] * 28]
 
@@ -430,7 +431,7 @@ def test_an_empty_fleet_has_nothing_to_wait_for() -> None:
 
 
 def test_nodes_that_are_coming_or_going_are_no_difference() -> None:
-    coming = replace(clear(100), cloud=Listing(ids(150)), joining=ids(150) - ids(100), recorded=150)
+    coming = changed(clear(100), cloud=Listing(ids(150)), joining=ids(150) - ids(100), recorded=150)
     assert findings(coming) == []
     going = Sight(
         Listing(ids(100)), Listing(ids(60)), recorded=60, leaving=ids(100) - ids(60)

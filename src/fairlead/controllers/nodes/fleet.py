@@ -176,8 +176,14 @@ class FleetController:
         else:
             self._nodes.put(change.new, loop_time())
 
+    def _use_changed(self) -> None:
+        """Take in that use of nodes has changed: it matters to pools and to open grants."""
+        fleet = self._fleets.get("", FLEET_NAME)
+        has_grants = fleet is not None and bool(fleet.status.grants)
+        self._is_changed |= has_grants or bool(len(self._pools))
+
     def _job_changed(self, change: Change[Job]) -> None:
-        self._is_changed = True
+        self._use_changed()
         job = change.new
         self._nodes.job_changed(change.key, job, loop_time())
         if job is None or not lacks_nodes(job):
@@ -190,7 +196,7 @@ class FleetController:
             self._next_at = min(self._next_at, soon)
 
     def _pod_changed(self, change: Change[Pod]) -> None:
-        self._is_changed = True
+        self._use_changed()
         self._nodes.pod_changed(change.key, change.new, loop_time())
 
     def _pool_changed(self, change: Change[NodePool]) -> None:

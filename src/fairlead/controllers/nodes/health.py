@@ -123,6 +123,8 @@ class HealthController:
         self._joining: dict[str, None] = {}
         self._scopes: dict[str, tuple[str, ...]] = {}
         self._sizes: Counter[str] = Counter()
+        #: The names of all nodes, until one comes or goes.
+        self._node_names: frozenset[str] | None = None
         self._decided_at = self._next_at = float("-inf")
         self._is_changed = True
         self._wake_at: float | None = None
@@ -158,6 +160,8 @@ class HealthController:
 
     def _node_changed(self, change: Change[Node]) -> None:
         name, node = change.key[1], change.new
+        if change.old is None or node is None:
+            self._node_names = None
         for scope in self._scopes.pop(name, ()):
             self._sizes[scope] -= 1
         self._joining.pop(name, None)
@@ -275,6 +279,8 @@ class HealthController:
         nodes = {name: views[name] for name in open_ if name in views}
         cluster_reports, is_dark = self._cluster_reports, self._tests.is_undefined
         partners = self._book.partners(nodes.values())
+        if self._node_names is None:
+            self._node_names = frozenset(self._scopes)
         tests = [*(test for view in nodes.values() for test in view.tests), *partners.values()]
         return HealthView(
             fleet=fleet, nodes=nodes,
@@ -282,7 +288,7 @@ class HealthController:
                   if view.drain is not None},
             pools={name: pool for name, pool in pools.items() if pool.is_active},
             sizes={scope: count for scope, count in self._sizes.items() if count},
-            node_names=frozenset(self._scopes),
+            node_names=self._node_names,
             now=now, instant=instant,
             unready=len(self._world.health.unready_since.keys() - self._joining.keys()),
             nodes_age_seconds=float("inf") if contact is None else contact,

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from dataclasses import replace as replaced
 
+import msgspec
 from msgspec.structs import replace
 
 from fairlead.api.cluster.cluster_report import ClusterReport
@@ -85,8 +85,7 @@ _NOTES_MAX, _NAMED_MAX = 100, 3
 _ROUNDING_SECONDS = 0.01
 
 
-@dataclass(frozen=True, slots=True)
-class HealthView:
+class HealthView(msgspec.Struct, frozen=True):
     """Everything that one decision looks at.
 
     `nodes` are those that may need something, by name: with a report that is not good, a record, a
@@ -109,15 +108,15 @@ class HealthView:
     api_error_share: float = 0.0
     report: ClusterReport | None = None
     #: Pods of tests by the name of the test, and what nodes measured last, by shape and suite.
-    test_pods: Mapping[str, Pod] = field(default_factory=dict[str, Pod])
-    peers: Mapping[tuple[str, str], PeerFigures] = field(
+    test_pods: Mapping[str, Pod] = msgspec.field(default_factory=dict[str, Pod])
+    peers: Mapping[tuple[str, str], PeerFigures] = msgspec.field(
         default_factory=dict[tuple[str, str], PeerFigures]
     )
     #: Idle nodes that are to be tested.
     due: Collection[DueNode] = ()
     #: The other tests of open tests of pairs, by name; what pairs measured, and the nodes of which
     #: pairs are to be tested. None: there are no pairs.
-    partners: Mapping[str, NodeTest] = field(default_factory=dict[str, NodeTest])
+    partners: Mapping[str, NodeTest] = msgspec.field(default_factory=dict[str, NodeTest])
     pairs: PairBook | None = None
     due_pairs: Collection[DueNode] = ()
     #: Reports whose nodes have been gone for `orphan_seconds`.
@@ -146,14 +145,13 @@ class HealthMemory:
     stopped: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HealthReport:
+class HealthReport(msgspec.Struct, frozen=True):
     """What a decision found, for metrics."""
 
     findings: tuple[SightFinding, ...] = ()
     #: How many nodes that should go stay in service, by what holds them there.
-    held: Mapping[RemovalRule, int] = field(default_factory=dict[RemovalRule, int])
-    states: Mapping[NodeState, int] = field(default_factory=dict[NodeState, int])
+    held: Mapping[RemovalRule, int] = msgspec.field(default_factory=dict[RemovalRule, int])
+    states: Mapping[NodeState, int] = msgspec.field(default_factory=dict[NodeState, int])
     #: Idle nodes that are to be tested, and those of them that should have been.
     due: int = 0
     overdue: int = 0
@@ -273,7 +271,7 @@ class _Cycle:
         listing = Listing(view.node_names, view.nodes_age_seconds)
         sight = Sight(
             # No machine is ended here, so the list of nodes is compared with no other one.
-            listing, replaced(listing, age_seconds=0.0), unready=view.unready,
+            listing, Listing(view.node_names), unready=view.unready,
             sick=self.seen.sick,
             api_error_share=view.api_error_share,
             api_latency_seconds=view.api_latency_seconds,
@@ -281,7 +279,7 @@ class _Cycle:
             is_frozen=view.fleet is not None and view.fleet.spec.freeze is not None,
         )  # fmt: skip
         # A list that lacks nodes makes shares smaller, and what it lacks is not touched.
-        forgetful = replaced(memory.sight, stable_count=None)
+        forgetful = replace(memory.sight, stable_count=None)
         memory.sight, findings = look(forgetful, sight, policy.sight, elapsed)
         blind = tuple(sorted(finding.blindness.value for finding in findings))
         said = sight_changed(memory.blind, blind, findings, format_time(view.now))

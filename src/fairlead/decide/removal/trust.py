@@ -8,9 +8,12 @@ the outages that removed whole fleets, an empty or partial list was believed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from fairlead.api.cluster.cluster_report import ClusterReport, ReportCondition
 from fairlead.api.meta import find_condition
@@ -81,8 +84,7 @@ _OF_REPORT = {
 _LISTS = {Blindness.NODE_LIST_STALE: "nodes", Blindness.CLOUD_LIST_STALE: "machines"}
 
 
-@dataclass(frozen=True, slots=True)
-class SightFinding:
+class SightFinding(Struct, frozen=True):
     """One reason, and the numbers behind it."""
 
     blindness: Blindness
@@ -97,8 +99,7 @@ class SightFinding:
         return f"{words} ({self.blindness.value})"
 
 
-@dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(Struct, frozen=True):
     """Provider ids as one source lists them. `age_seconds` is by a monotonic clock."""
 
     ids: frozenset[str]
@@ -106,8 +107,7 @@ class Listing:
     is_complete: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Sight:
+class Sight(Struct, frozen=True):
     """What one loop sees of the nodes that belong to pools."""
 
     nodes: Listing
@@ -160,15 +160,16 @@ class SightLimits:
         return max(self.differ_least, int(count * self.differ_share_max))
 
 
-@dataclass(frozen=True, slots=True)
-class SightMemory:
+class SightMemory(Struct, frozen=True):
     """What is kept from loop to loop; a process begins with the defaults, which is blind."""
 
     clear_loops: int = 0
     #: The last count that all lists agreed on, and for how long another one has stood against it.
     stable_count: int | None = None
     changed_seconds: float = 0.0
-    #: (seconds ago, unready nodes) of the last few minutes, oldest first.
+    #: For how long this process has looked, and how many nodes it saw unready in the last few
+    #: minutes: each count with the latest such moment at which it still was so, oldest first.
+    watched_seconds: float = 0.0
     unready: tuple[tuple[float, int], ...] = ()
 
 
@@ -297,10 +298,13 @@ def _rise(
     memory: SightMemory, sight: Sight, limits: SightLimits, elapsed: float
 ) -> tuple[SightMemory, list[SightFinding]]:
     """Many nodes that turn NotReady within minutes: rather we cannot see than they are all ill."""
-    aged = ((ago + elapsed, unready) for ago, unready in memory.unready)
-    kept = tuple(sample for sample in aged if sample[0] <= limits.rise_seconds)
-    rise = sight.unready - min((unready for _, unready in kept), default=sight.unready)
-    memory = replace(memory, unready=(*kept[-_samples_max(limits) :], (0.0, sight.unready)))
+    at = memory.watched_seconds + elapsed
+    seen = [each for each in memory.unready if each[0] >= at - limits.rise_seconds]
+    rise = sight.unready - min([unready for _, unready in seen], default=sight.unready)
+    if seen and seen[-1][1] == sight.unready:
+        seen.pop()  # it still is so
+    kept = (*seen[-_samples_max(limits) :], (at, sight.unready))
+    memory = replace(memory, watched_seconds=at, unready=kept)
     allowed = max(limits.differ_least, len(sight.nodes.ids) * limits.unready_rise_share_max)
     if rise <= allowed:
         return memory, []
@@ -319,8 +323,7 @@ def _samples_max(limits: SightLimits) -> int:
 # they see themselves.
 
 
-@dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(Struct, frozen=True):
     """A condition that is True in a report of that age, by the wall clock, with its evidence."""
 
     condition: ReportCondition
@@ -353,8 +356,7 @@ _NEWEST = 0.1
 HALF_LIFE_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Pulse:
+class Pulse(Struct, frozen=True):
     """Averages at an instant of a monotonic clock."""
 
     latency_seconds: float = 0.0

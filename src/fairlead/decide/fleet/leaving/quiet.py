@@ -9,7 +9,8 @@ lists are and how the API server does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from fairlead.api.cluster.fleet import Fleet
 from fairlead.decide.fleet.census import PoolCensus
