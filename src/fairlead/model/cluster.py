@@ -95,6 +95,8 @@ class ClusterState:
         self.pools = ConsolidatingPools()
         self.teams = TeamTable()
         self.uses = TeamUses()
+        #: What all nodes have of each resource that counts, and the version of the nodes then.
+        self._totals: tuple[int, dict[str, int]] = (-1, {})
         self.suspects = SuspectTable()
         self.volumes = VolumeTable()
         self.devices = DeviceTable()
@@ -285,8 +287,10 @@ class ClusterState:
             since = ((key, each.placed_at) for key, each in placed if each is not None)
             self.uses.begin_restored(((k, parse_time(at)) for k, at in since if at), now)
         table = self.table
-        totals = {n: int(table.owned(n)[table.exists].sum()) for n in table.resources if counts(n)}
-        self.uses.advance(now, totals)
+        if self._totals[0] != table.nodes_version:
+            owned = {n: int(table.owned(n)[table.exists].sum()) for n in table.resources}
+            self._totals = table.nodes_version, {n: owned[n] for n in owned if counts(n)}
+        self.uses.advance(now, self._totals[1])
 
     def _follow_windows(self) -> None:
         """Take in the first maintenance window, or that none is left; walks all jobs."""

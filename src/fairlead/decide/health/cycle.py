@@ -177,6 +177,11 @@ class _Cycle:
     recorded: Sequence[NodeView] = ()
 
     @property
+    def at(self) -> str:
+        """The instant of the decision, as records have it."""
+        return format_time(self.view.now)
+
+    @property
     def seen(self) -> SeenNodes:
         """What follows from the faults of each node."""
         return self.memory.seen
@@ -256,9 +261,8 @@ class _Cycle:
         verdict, said = pairs.verdict, said_links(pairs)
         if said != memory.links:
             memory.links = said
-            at = format_time(self.view.now)
             kind, text = ("BadLink", said) if said else ("Resume", "no link is known to be bad")
-            self.actions.append(Note(None, PoolDecision(at, kind, "PairTests", text, {})))
+            self.actions.append(Note(None, PoolDecision(self.at, kind, "PairTests", text, {})))
         return len(verdict.leaves) + len(verdict.links) + bool(verdict.held)
 
     # Sight
@@ -282,9 +286,9 @@ class _Cycle:
         forgetful = replace(memory.sight, stable_count=None)
         memory.sight, findings = look(forgetful, sight, policy.sight, elapsed)
         blind = tuple(sorted(finding.blindness.value for finding in findings))
-        said = sight_changed(memory.blind, blind, findings, format_time(view.now))
-        memory.blind = blind
-        if said is not None:
+        if blind != memory.blind:
+            said = sight_changed(memory.blind, blind, findings, self.at)
+            memory.blind = blind
             self.actions.append(Note(None, said))
         return findings
 
@@ -292,12 +296,12 @@ class _Cycle:
 
     def _move(self, *, is_clear: bool) -> None:
         """Write what follows for the nodes that are out."""
-        view, at = self.view, format_time(self.view.now)
+        view = self.view
         for node in self.recorded:
             record, need = node.record, self.seen.needs.get(node.name)
             if record is None or not record.is_out:
                 if node.is_marked and need is None:
-                    self._adopt(node, at)
+                    self._adopt(node)
                 continue
             new = next_record(node, need, self.policy, view.now)
             state = NodeState.READY if new is None else new.state
@@ -305,13 +309,14 @@ class _Cycle:
                 new, state = record, record.state  # deadlines wait for clear sight
             self.states[state] = self.states.get(state, 0) + 1
             if new != record:
-                said = moved(node, record, new, at)
+                said = moved(node, record, new, self.at)
                 self.actions.append(SetRecord(node.node, new, said))
 
-    def _adopt(self, node: NodeView, at: str) -> None:
+    def _adopt(self, node: NodeView) -> None:
         """Take over a node that has our marks and no record that can be read: test it."""
         record = stray(node, self.policy, self.view.now)
-        said = (PoolDecision(at, record.state.value, "Stray", f"{node.name}: {record.reason}"),)
+        text = f"{node.name}: {record.reason}"
+        said = (PoolDecision(self.at, record.state.value, "Stray", text),)
         self.actions.append(SetRecord(node.node, record, said))
 
     # Grants
@@ -351,8 +356,8 @@ class _Cycle:
             fleet.status.tried, node.node, node.report, present=view.node_names, now=view.now
         )
         record = taken_out(node, need, self.policy, view.now, known=known)
-        at, text = format_time(view.now), f"{node.name}: {record.reason}"
-        return SetRecord(node.node, record, (decision("Cordon", need, node, text=text, at=at),))
+        said = decision("Cordon", need, node, text=f"{node.name}: {record.reason}", at=self.at)
+        return SetRecord(node.node, record, (said,))
 
     def _rule(
         self, fleet: Fleet, ledger: RemovalLedger
@@ -380,19 +385,19 @@ class _Cycle:
         )  # fmt: skip
 
     def _write_fleet(self, fleet: Fleet, ledger: RemovalLedger, rulings: Sequence[Ruling]) -> None:
-        status, at, policy = fleet.status, format_time(self.view.now), self.policy
+        status, policy = fleet.status, self.policy
         granted = [each for each in rulings if each.outcome is RemovalOutcome.REMOVE]
         kept = tuple(each for each in status.repairs if self._is_open(each))
         new = tuple(
-            Repair(each.removal.name, each.removal.instance, each.removal.charge.pool, at)
+            Repair(each.removal.name, each.removal.instance, each.removal.charge.pool, self.at)
             for each in granted
         )
         known = {each.uid for each in status.repairs}
         lost = tuple(  # it was charged when it was granted
-            Repair(node.name, node.node.metadata.uid, node.node.metadata.labels.get(POOL, ""), at)
-            for node in self.recorded
-            if node.record is not None and node.record.is_out
-            and node.node.metadata.uid not in known
+            Repair(each.name, meta.uid, meta.labels.get(POOL, ""), self.at)
+            for each in self.recorded
+            if each.record is not None and each.record.is_out
+            and (meta := each.node.metadata).uid not in known
         )  # fmt: skip
         new = (*new, *lost)[: max(0, REPAIRS_MAX - len(kept))]
         is_old = bool(status.removed) and ledger.clock - status.clock >= policy.ledger_seconds
@@ -407,8 +412,8 @@ class _Cycle:
             status, repairs=(*kept, *new), clock=booked.clock, removed=booked.removed, tried=tried
         )
         said = (
-            *(taken(each, at) for each in granted),
-            *(over(each, at) for each in status.repairs if each not in kept),
+            *(taken(each, self.at) for each in granted),
+            *(over(each, self.at) for each in status.repairs if each not in kept),
         )
         self.actions.append(WriteFleet(fleet, after, said))
 
@@ -437,7 +442,7 @@ class _Cycle:
 
     def _say_stopped(self) -> None:
         """Record that a roll-out of a tuning profile stops, and that it goes on."""
-        nodes, at = sorted(self.seen.taken_back), format_time(self.view.now)
+        nodes = sorted(self.seen.taken_back)
         said = ""
         if nodes:
             names = ", ".join(nodes[:_NAMED_MAX])
@@ -448,7 +453,7 @@ class _Cycle:
         if said != self.memory.stopped:
             self.memory.stopped = said
             kind, text = ("Stopped", said) if said else ("Resume", "profiles are rolled out again")
-            self.actions.append(Note(None, PoolDecision(at, kind, "Tuning", text, {})))
+            self.actions.append(Note(None, PoolDecision(self.at, kind, "Tuning", text, {})))
 
     # Rules in shadow
 
@@ -463,6 +468,5 @@ class _Cycle:
             key = f"{need.worst.words} {need.worst.first_seen}"
             self.memory.shadows[uid] = key
             if before.get(uid) != key:
-                at = format_time(self.view.now)
-                said = shadowed(self.view.nodes[name], need, why, at)
+                said = shadowed(self.view.nodes[name], need, why, self.at)
                 self.actions.append(Note(node, said))

@@ -69,10 +69,8 @@ def shadowed(node: NodeView, need: Need, why: str, at: str) -> PoolDecision:
 
 def sight_changed(
     before: Sequence[str], after: Sequence[str], findings: Sequence[SightFinding], at: str
-) -> PoolDecision | None:
-    """Return that nothing is taken any more, or that it may be again; None when neither changed."""
-    if tuple(before) == tuple(after):
-        return None
+) -> PoolDecision:
+    """Return that nothing is taken any more, or that it may be again."""
     facts: dict[str, int | float | str | bool] = {"was": ", ".join(before)}
     if not after:
         return PoolDecision(at, "Resume", "Clear", "sick nodes may be taken out again", facts)

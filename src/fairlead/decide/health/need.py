@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from fairlead.api.cluster.node_report import (
     CLOUD_MAINTENANCE,
@@ -46,7 +47,7 @@ class Urgency(Enum):
 _URGENCIES = (Urgency.COSMETIC, Urgency.DEGRADED, Urgency.CRITICAL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Need:
     """What the faults of a node ask for. `worst` is the one that the action is of.
 
@@ -70,7 +71,7 @@ class Need:
         """What is faulty."""
         return tuple(sorted({fault.component for fault in self.faults}))
 
-    @property
+    @cached_property
     def retests(self) -> tuple[str, ...]:
         """The tests that would find these faults again."""
         found = {(fault.check, fault.component) for fault in self.faults}

@@ -23,6 +23,7 @@ from fairlead.decide.teams.actions import SetOwner
 from fairlead.decide.teams.decide import Sharing
 from fairlead.decide.teams.policy import TeamsPolicy
 from fairlead.model.cluster import ClusterState
+from fairlead.model.inventory.nodes import Ints
 
 
 class Exchanges:
@@ -33,7 +34,8 @@ class Exchanges:
         #: When more may be exchanged, if jobs keep their places; None: no such instant is known.
         self.wake_at: float | None = None
         #: By team, of those that were asked about: slots of its own that it does not use.
-        self._unused: dict[str, list[int]] = {}
+        self._unused: dict[str, Ints] = {}
+        self._exchanged = set[int]()
 
     def find(self, now: float) -> Iterator[tuple[SetOwner, SetOwner]]:
         """Yield pairs of changes, at most `changes_max` changes; each node is in one at most."""
@@ -68,26 +70,25 @@ class Exchanges:
         """Yield the slots of a team's shares that it does not use."""
         names, uses = self._cluster.table.names, self._cluster.uses
         for slot in self._sharing.slots_of(team):
-            if team not in uses.users(names[slot]):
+            if not uses.is_user(team, names[slot]):
                 yield slot
 
-    def _unused_of(self, team: str) -> list[int]:
-        """Return the same, but for those that were exchanged."""
+    def _unused_of(self, team: str) -> Ints:
+        """Return the same, as it was before this decision exchanged any."""
         found = self._unused.get(team)
         if found is None:
-            found = self._unused[team] = list(self._unused_by(team))
+            found = self._unused[team] = np.array(list(self._unused_by(team)), dtype=np.int64)
         return found
 
     def _pairs(self, due: list[tuple[float, str, int]]) -> Iterator[tuple[SetOwner, SetOwner]]:
         names, uses = self._cluster.table.names, self._cluster.uses
         for _, team, slot in due:
             owner = uses.owner(names[slot])
-            if slot not in self._unused_of(owner):
-                continue  # it was exchanged already
+            if slot in self._exchanged:
+                continue
             own = self._counterpart(team, slot, owner)
             if own is not None:
-                self._unused_of(team).remove(own)
-                self._unused_of(owner).remove(slot)
+                self._exchanged.update((own, slot))
                 yield SetOwner(names[slot], team), SetOwner(names[own], owner)
 
     def _since(self, team: str, slot: int) -> float:
@@ -111,5 +112,5 @@ class Exchanges:
             users = uses.users(table.names[own])
             return (0 if owner in users else 1 if not users else 2), int(table.rank[own])
 
-        fitting = self._sharing.swappable(slot, np.array(self._unused_of(team), dtype=np.int64))
-        return min(fitting.tolist(), key=burden, default=None)
+        fitting = self._sharing.swappable(slot, self._unused_of(team)).tolist()
+        return min((own for own in fitting if own not in self._exchanged), key=burden, default=None)

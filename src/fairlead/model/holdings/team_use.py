@@ -177,7 +177,7 @@ class TeamUses:
     def borrows(self, team: str, node: str) -> bool:
         """True where the team uses the node, and it is another's."""
         owner = self.owner(node)
-        return bool(owner) and owner != team and team in self.users(node)
+        return bool(owner) and owner != team and self.is_user(team, node)
 
     def is_lent(self, node: str) -> bool:
         """True where another team than its own uses the node."""
@@ -192,6 +192,10 @@ class TeamUses:
         """Return the teams of the jobs and pods that use a node."""
         holders, pods = self._holders.get(node, _NONE), self._pods.get(node, _NONE)
         return (holders | pods).keys() if holders and pods else (holders or pods).keys()
+
+    def is_user(self, team: str, node: str) -> bool:
+        """True where a job or a pod of the team uses the node."""
+        return team in self._holders.get(node, _NONE) or team in self._pods.get(node, _NONE)
 
     def user_count(self, team: str, node: str) -> int:
         """Return how many jobs and pods of a team use a node."""
