@@ -18,6 +18,7 @@ INTERRUPTED = 130
 def main() -> NoReturn:
     """Run `fairlead` with `sys.argv` and end the process."""
     import atexit
+    import gc
     import signal
 
     code = 0
@@ -40,6 +41,7 @@ def main() -> NoReturn:
             stream.flush()
         except (OSError, ValueError):  # the reader has closed it: keep the last flush quiet, too
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    gc.freeze()  # the last collection walks over all that is loaded, and frees nothing that matters
     sys.exit(code)
 
 

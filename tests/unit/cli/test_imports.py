@@ -1,4 +1,7 @@
-"""What the commands that people type all day import: half of their time is loading modules."""
+"""What the commands that people type all day import: half of their time is loading modules.
+
+And that a process that ends does not look through all of these.
+"""
 
 from __future__ import annotations
 
@@ -40,6 +43,20 @@ for module in modules:
     found[module] = [name for name in heavy if name in sys.modules]
 print(json.dumps(found))
 """
+
+
+def test_a_command_ends_without_a_collection() -> None:
+    program = (
+        "import atexit, gc, sys\n"
+        "from fairlead.cli.main import main\n"
+        "sys.argv = ['fairlead', '--version']\n"
+        "atexit.register(lambda: print(sum(map(len, map(gc.get_objects, range(3))))))\n"
+        "main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert int(done.stdout.split()[-1]) < 100, "objects that the last collection looks at"
 
 
 def test_a_shell_loads_no_settings_of_the_planner_on_its_way_to_the_prompt() -> None:

@@ -111,6 +111,7 @@ def main() -> None:
         code = 130
     except BrokenPipeError:
         code = 141
+    gc.freeze()  # from the collection that comes even so
     sys.exit(code)
 
 
