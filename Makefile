@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IN_CLUSTER = $(if $(CLUSTER),--directory $(CLUSTER))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-gpu test-slurm soak mutants lint format bench scale lock crds docs site audit release kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
+.PHONY: help setup demo test test-gpu test-slurm soak mutants lint format bench scale lock crds docs site audit release release-fit kubernetes test-kubernetes cluster demo-cluster cluster-down cluster-packages clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 26
@@ -119,11 +119,14 @@ site: $(TOOLS)/.ready  ## Build the site of the documents in build/site; broken 
 audit: $(READY) $(TOOLS)/.ready  ## Ask the package index for known vulnerabilities of the locked packages
 	$(BIN)/python -m tools.release.audit
 
-release: lint test $(TOOLS)/.ready  ## Check, build twice and compare; packages, SBOM, notes and checksums in dist; IMAGE=1 the image, KEY=file signs, BARE=1 tries it on bare machines
+release: release-fit lint test $(TOOLS)/.ready  ## Check, build twice and compare; packages, SBOM, notes and checksums in dist; IMAGE=1 the image, KEY=file signs, BARE=1 tries it on bare machines
 	$(BIN)/python -m tools.release.licences --check
 	$(BIN)/python -m tools.release.audit || test $$? = 3
 	$(BIN)/python -m tools.release.build $(if $(KEY),--key $(KEY)) $(if $(IMAGE),--image)
 	$(if $(BARE),$(BIN)/python -m tools.release.bare_machine dist/*.whl)
+
+release-fit: $(READY)
+	@$(BIN)/python -m tools.release.build --check $(if $(KEY),--key $(KEY))
 
 crds: $(READY)  ## Generate deploy/crds from the types in api/
 	$(BIN)/python -m tools.generate_crds

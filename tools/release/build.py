@@ -1,8 +1,9 @@
 """Makes a release: the packages twice, byte for byte the same, tried, with what belongs to them.
 
-    python -m tools.release.build [--directory dist] [--key KEY] [--image]
+    python -m tools.release.build [--directory dist] [--key KEY] [--image] [--check]
 
-The checks of the source (`make lint test`) are of `make release`, which calls this after them. In
+The checks of the source (`make lint test`) are of `make release`, which calls this after them, and
+before them with --check, so that what is missing shows before the hour that the tests take. In
 the directory afterwards: wheel, sdist, SBOM (CycloneDX), notes, with --image an archive of the
 image, and the checksums of all of these. With a key (`sign.py`) also the provenance of the files, a
 signature beside each, and the public key.
@@ -126,14 +127,19 @@ def _write_sums(directory: Path) -> None:
     print(sums, end="")
 
 
+def fit(version: str, root: Path = ROOT) -> str:
+    """Return the notes of a version; Unfit where the checkout cannot become that release."""
+    if run(["git", "status", "--porcelain"], root):
+        raise Unfit("the checkout has changes that are not committed")
+    return notes((root / "CHANGELOG.md").read_text(encoding="utf-8"), version)
+
+
 def release(
     directory: Path, signer: Signer | None = None, *, has_image: bool = False,
     version: str = __version__,
 ) -> None:  # fmt: skip
     """Make all files of a release; Unfit."""
-    if run(["git", "status", "--porcelain"]):
-        raise Unfit("the checkout has changes that are not committed")
-    text = notes((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), version)
+    text = fit(version)
     epoch = run(["git", "log", "-1", "--format=%ct"]).strip()
     locks = {f"requirements/{name}": digest for name, digest in digests(LOCK.parent).items()}
     made_of = provenance(run(["git", "rev-parse", "HEAD"]).strip(), locks)
@@ -162,9 +168,13 @@ def main() -> int:
     parser.add_argument("--directory", type=Path, default=ROOT / "dist")
     parser.add_argument("--key", type=Path, help="private key that signs, in PEM")
     parser.add_argument("--image", action="store_true", help="build the image, too (needs root)")
+    parser.add_argument("--check", action="store_true", help="see what is missing, build nothing")
     given = parser.parse_args()
     try:
         signer = None if given.key is None else Signer(given.key)
+        if given.check:
+            fit(__version__)
+            return 0
         release(given.directory, signer, has_image=given.image)
     except (Unfit, BadKey, OSError) as error:
         print(f"no release: {error}", file=sys.stderr)

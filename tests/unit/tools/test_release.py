@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from tools.release.audit import UNKNOWN, VULNERABLE, report
 from tools.release.bare_machine import ROOT, Failed, check, commands
-from tools.release.build import Unfit, notes
+from tools.release.build import Unfit, fit, notes, run
 from tools.release.licences import is_allowed, main, packages, rows
 
 CHANGELOG = """# Changelog
@@ -74,6 +76,21 @@ def test_notes_are_the_section_of_the_version() -> None:
     assert notes(CHANGELOG, "0.1.0") == "* that\n"
     with pytest.raises(Unfit, match=r"has no section '## 0\.3\.0'"):
         notes(CHANGELOG, "0.3.0")
+
+
+def test_what_a_release_lacks_shows_before_its_tests_run(tmp_path: Path) -> None:
+    run(["git", "init", "--quiet"], tmp_path)
+    (tmp_path / "CHANGELOG.md").write_text(CHANGELOG)
+    with pytest.raises(Unfit, match="changes that are not committed"):
+        fit("0.2.0", tmp_path)
+    run(["git", "add", "."], tmp_path)
+    me = ("-c", "user.name=a", "-c", "user.email=a@b")
+    run(["git", *me, "commit", "--quiet", "--message", "all"], tmp_path)
+    assert fit("0.1.0", tmp_path) == "* that\n"
+    with pytest.raises(Unfit, match=r"name what is under Unreleased so"):
+        fit("0.3.0", tmp_path)
+    made = (ROOT / "Makefile").read_text()
+    assert "\nrelease: release-fit lint test " in made, "in this order"
 
 
 def test_a_bare_machine_types_what_readme_says_and_looks_at_what_comes_out() -> None:
