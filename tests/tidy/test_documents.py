@@ -15,6 +15,8 @@ _BOLD = re.compile(r"\*\*([^*]+)\*\*")
 _TEST = re.compile(r"`(test_\w+)`")
 _HEADING = re.compile(r"^#{1,6} +(.+?) *#*$", re.MULTILINE)
 _FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
+_CODE = re.compile(r"(`+)[^`]+\1|^    .*$", re.MULTILINE)
+_TAG = re.compile(r"<[A-Za-z/][^<>\n]*>")
 _LINKED = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _ANCHORED = re.compile(r"(?<!!)\[[^\]]*\]\(([^)#\s]*)#([^)\s]+)\)")
 _DEFINED = re.compile(r"\bdef (test_\w+)\(")
@@ -67,6 +69,17 @@ def test_anchors_of_links_between_pages_are_headings_there() -> None:
                 broken.append(f"{document.relative_to(ROOT)}: {target}#{anchor}")
     assert count > 300
     assert broken == []
+
+
+def test_no_text_is_taken_for_a_tag() -> None:
+    """A page shows nothing of `<name>` that is not code."""
+    lost = [
+        f"{document.relative_to(ROOT)}: {tag}"
+        for document in _documents()
+        if document.is_relative_to(ROOT / "docs") or document.parent == ROOT
+        for tag in _TAG.findall(_CODE.sub("", _FENCED.sub("", document.read_text())))
+    ]
+    assert lost == []
 
 
 def test_modules_that_the_design_names_exist() -> None:

@@ -2,7 +2,8 @@
 
 `mkdocs --strict` finds links that lead nowhere. What only a browser shows is looked for here, in
 the width of a desk and of a phone: a page that scrolls sideways as a whole, a table or a block of
-code that is cut off without a scroll bar, a picture that does not load, a file from another server.
+code that is cut off without a scroll bar, a name in a table that is
+broken within a word, a picture that does not load, a file from another server.
 And search must find a page that is opened as a file. `--pictures DIR --pages PAGE...` also writes
 what is seen.
 """
@@ -22,7 +23,7 @@ from tests.e2e.chromium import Tab, chromium
 #: Name of a window, its width and height in pixels.
 WINDOWS = (("desk", 1280, 900), ("phone", 390, 844))
 #: What is wrong with a page, as texts.
-_FAULTS = """
+_FAULTS = r"""
 (() => {
   const found = [];
   const wide = document.documentElement.scrollWidth - window.innerWidth;
@@ -36,6 +37,9 @@ _FAULTS = """
     if (!scrolls && right > window.innerWidth + 1)
       found.push(`cut off: ${each.innerText.slice(0, 60)}`);
   }
+  for (const each of document.querySelectorAll("article td code"))
+    if (!/[\s\-\/.,=?|:]/.test(each.innerText) && each.getClientRects().length > 1)
+      found.push(`broken within a word: ${each.innerText.slice(0, 60)}`);
   for (const each of document.images)
     if (each.complete && !each.naturalWidth) found.push(`no picture: ${each.getAttribute("src")}`);
   for (const each of document.querySelectorAll('article a[href^="#"]')) {

@@ -26,12 +26,17 @@ PROJECT = {f"{name}.md": f"project/{name.lower()}.md" for name in (
     "README", "CHANGELOG", "CONTRIBUTING", "SECURITY")}  # fmt: skip
 #: What the theme has pages load from elsewhere, and where the site has it.
 SHIM_URL, SHIM = "https://unpkg.com/iframe-worker/shim", "assets/javascripts/iframe_worker.js"
+#: Files beside this one, and where the site has them.
+OWN_FILES = {"iframe_worker.js": SHIM, "site.css": "assets/stylesheets/site.css"}
 #: The kinds of documents (diataxis.fr); what operators do is of the second one.
 KINDS = ("Tutorial", "How to", "Reference", "Explanation")
 OPERATIONS = "Operations"
 _LINK = re.compile(r"(?<!!)\[([^\]]*)\]\(([^)#\s]+)(#[^)]*)?\)")
 #: A fence with words after its language: what the tests do with it.
 _FENCE = re.compile(r"^( *```\w+) .*$", re.MULTILINE)
+_CELL = re.compile(r"<td.*?</td>", re.DOTALL)
+_CODE = re.compile(r"<code>[^<]*</code>")
+_DOT = re.compile(r"(?<=[\w\]])\.(?=\w)")
 _SECTION = re.compile(r"^\*\*(.+)\*\*$")
 
 
@@ -69,14 +74,15 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages of the project."""
+    """Add the pages of the project, and what is beside this module."""
     from mkdocs.structure.files import File
 
     for source, target in PROJECT.items():
         text = (ROOT / source).read_text(encoding="utf-8")
         files.append(File.generated(config, target, content=text))
-    shim = Path(__file__).with_name("iframe_worker.js").read_text(encoding="utf-8")
-    files.append(File.generated(config, SHIM, content=shim))
+    for name, target in OWN_FILES.items():
+        text = Path(__file__).with_name(name).read_text(encoding="utf-8")
+        files.append(File.generated(config, target, content=text))
     return files
 
 
@@ -88,6 +94,20 @@ def on_post_page(output: str, page: Page, **_: object) -> str:
 def on_post_template(output_content: str, template_name: str, **_: object) -> str:
     """The same of pages that are no documents."""
     return with_own_shim(output_content, template_name)
+
+
+def on_page_content(html: str, **_: object) -> str:
+    """Let the paths of fields in tables break after a dot."""
+    return with_breaks(html)
+
+
+def with_breaks(html: str) -> str:
+    """Return a page in which code in tables may break after the dots within it."""
+    return _CELL.sub(lambda cell: _CODE.sub(_with_breaks, cell[0]), html)
+
+
+def _with_breaks(code: re.Match[str]) -> str:
+    return _DOT.sub(".<wbr>", code[0])
 
 
 def with_own_shim(html: str, here: str) -> str:

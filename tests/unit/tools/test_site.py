@@ -8,6 +8,7 @@ from tools.release.site import (
     KINDS,
     SHIM_URL,
     navigation,
+    with_breaks,
     with_links,
     with_own_shim,
     with_plain_fences,
@@ -51,6 +52,13 @@ def test_a_fence_keeps_its_language_and_loses_what_the_tests_read_after_it() -> 
     plain = "```sh\n#!/bin/sh\n```\n\n  ```console\n  $ true\n  ```\n"
     assert with_plain_fences(page) == plain
     assert with_plain_fences(plain) == plain
+
+
+def test_the_path_of_a_field_in_a_table_may_break_after_a_dot() -> None:
+    cell = "<td><code>spec.roles[].name</code> of v1.2 <code>a.b</code></td>"
+    broken = "<td><code>spec.<wbr>roles[].<wbr>name</code> of v1.2 <code>a.<wbr>b</code></td>"
+    beside = "<p><code>spec.roles</code></p>"
+    assert with_breaks(cell + beside) == broken + beside
 
 
 def test_a_page_loads_nothing_from_another_server() -> None:
