@@ -5,6 +5,7 @@ The commands see Fairlead and the packages that it requires, and no other of thi
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tomllib
@@ -20,6 +21,7 @@ from tests.patience import PATIENCE_SECONDS
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = ROOT / "src"
+MACOS = Path(__file__).with_name("as_macos.py")
 #: Without bytecode, which is a cache: pip writes it at once, uv and `pip --no-compile` do not.
 BYTES_MAX = 25_000_000
 
@@ -48,6 +50,7 @@ class ClientOnly:
         for each in required():
             for top in {file.parts[0] for file in each.files or ()} - {"..", "__pycache__"}:
                 (packages / top).symlink_to(Path(str(each.locate_file(top))))
+        (packages / MACOS.name).symlink_to(MACOS)
         self.environment = {**shell.environment, "PYTHONPATH": f"{SOURCE}:{packages}"}
 
     def run(self, *words: str, program: str = "fairlead", code: int = 0) -> Result:
@@ -117,6 +120,42 @@ def test_a_client_has_slurms_commands(client: ClientOnly) -> None:
     assert f"JobId={number} " in client.run("scontrol", "show", "job", number, program=slurm).out
     client.run("scancel", number, program=slurm)
     eventually(lambda: number in client.run("sacct", "-n", program=slurm).out, expected=True)
+
+
+def on_macos(client: ClientOnly, lines: list[list[str]]) -> tuple[list[int], Result]:
+    """Run command lines with nothing that is of Linux, by a kubeconfig from elsewhere; return their
+    exit codes and all that they said.
+    """
+    kubeconfig = client.shell.root / "elsewhere.yaml"
+    kubeconfig.write_bytes((client.shell.data / "kubeconfig").read_bytes())
+    client.environment["FAIRLEAD_KUBECONFIG"] = str(kubeconfig)
+    result = client.run(json.dumps(lines), program=MACOS.stem)
+    client.environment["FAIRLEAD_KUBECONFIG"] = client.shell.environment["FAIRLEAD_KUBECONFIG"]
+    return json.loads(result.err.splitlines()[-1]), result
+
+
+def test_a_client_has_its_commands_where_python_has_nothing_of_linux(client: ClientOnly) -> None:
+    (client.shell.root / "mac.sh").write_text("#!/bin/sh\n#FAIRLEAD --cpus 100m\necho begun\n")
+    (client.shell.root / "sleep.sh").write_text("#!/bin/sh\nsleep 1000\n")
+    lines: list[list[str]] = [
+        ["submit", "mac.sh", "--name", "mac"], ["wait", "mac", "--for", "finished"], ["ps", "-a"],
+        ["why", "mac"], ["logs", "mac"], ["run", "--name", "ran", "--", "echo", "ran"],
+        ["submit", "sleep.sh", "--name", "in"], ["wait", "in", "--for", "started"],
+        ["exec", "in", "--", "echo", "inside"], ["cp", "mac.sh", "in:x.sh"], ["cancel", "in"],
+        ["nodes"], ["top"], ["teams"], ["history"],
+    ]  # fmt: skip
+    codes, result = on_macos(client, lines)
+    assert codes == [0] * len(lines), result
+    for said in ("begun", "ran", "inside"):
+        assert said in result.out.splitlines(), result
+
+
+def test_what_needs_linux_says_so_where_python_has_nothing_of_it(client: ClientOnly) -> None:
+    codes, result = on_macos(client, [["up"], ["agent"]])
+    up, agent = (line for line in result.err.splitlines() if line.startswith("error"))
+    assert up == "error[E007]: 'fairlead up' needs Linux, and this is darwin"
+    assert agent == "error[E007]: 'fairlead agent' needs Linux, and this is darwin"
+    assert codes == [2, 2]
 
 
 def test_what_needs_the_server_says_what_to_install(client: ClientOnly) -> None:

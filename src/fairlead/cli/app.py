@@ -47,6 +47,7 @@ class CommandEntry:
     module: str
     line: str
     attribute: str = ""  # where the name is one of Python's own
+    needs_linux: bool = False  # the others run where Python does
 
 
 SECTIONS: dict[str, dict[str, CommandEntry]] = {
@@ -92,7 +93,7 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "usage": CommandEntry("usage", "Show GPU-hours: held, busy, borrowed and lost."),
     },
     "Cluster": {
-        "up": CommandEntry("cluster", "Start a cluster on this machine."),
+        "up": CommandEntry("cluster", "Start a cluster on this machine.", needs_linux=True),
         "status": CommandEntry("cluster", "Show how the cluster on this machine does."),
         "web": CommandEntry("web", "Serve the web page of a cluster on this machine."),
         "web-server": CommandEntry(
@@ -132,7 +133,7 @@ SECTIONS: dict[str, dict[str, CommandEntry]] = {
         "doctor": CommandEntry(
             "doctor", "Find what will hurt the control plane, and give the fix."
         ),
-        "agent": CommandEntry("agent", "Look after the health of this machine."),
+        "agent": CommandEntry("agent", "Look after the health of this machine.", needs_linux=True),
         "collector": CommandEntry(
             "collector", "Write what a node's agent reports into the cluster."
         ),
@@ -162,6 +163,12 @@ class LazyGroup(click.Group):
         entry = ENTRIES.get(cmd_name)
         if entry is None:
             return None
+        if entry.needs_linux and sys.platform != "linux" and not ctx.resilient_parsing:
+            raise fail(
+                Code.OTHER_SYSTEM,
+                f"'{PROGRAM} {cmd_name}' needs Linux, and this is {sys.platform}",
+                help=("--kubeconfig FILE has the other commands use a cluster elsewhere",),
+            )
         try:
             module = importlib.import_module(f"fairlead.cli.commands.{entry.module}")
         except ModuleNotFoundError as error:

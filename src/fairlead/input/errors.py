@@ -66,6 +66,11 @@ class Code(Enum):
     BAD_VALUE = "E004", Exit.USAGE, "The value of a flag or argument is not accepted."
     BAD_COMBINATION = "E005", Exit.USAGE, "These flags do not go together."
     NOT_INSTALLED = "E006", Exit.USAGE, "A Python package is missing that the command needs."
+    OTHER_SYSTEM = (
+        "E007",
+        Exit.USAGE,
+        "The command needs Linux, and this machine has another system.",
+    )
     SCRIPT_UNREADABLE = (
         "E010",
         Exit.USAGE,
