@@ -2,10 +2,13 @@
 
 100 nodes have the agent itself, on files; of the others the collectors alone are there, and say as
 usual that all is well (`bench/real/agents.py`). A line with an Xid is appended to the kernel's log
-of one node after another, at random times, and a watch says when the node has the taint. What the
-collectors use in a window in which nothing is wrong is compared with as many that only read, decode
-and write what these do. Then a node of a gang is drained by now, and a watch says when the server
-has the end of all of its pods, which is when their kubelets are notified.
+of one node after another, at random times, and a watch says when the node has the taint. What each
+collector uses in a window in which nothing is wrong is compared with what each of some beside them
+uses that only read, decode and write what these do. Then a node of a gang is drained by now, and a
+watch says when the server has the end of all of its pods: their kubelets are notified then.
+
+The controllers run while collectors start, and both sorts of collectors are measured at the same
+time.
 """
 
 from __future__ import annotations
@@ -43,11 +46,13 @@ from fairlead.kube.client import HttpClient
 from fairlead.model.health.windows import window_text
 
 AGENTS = 100
+#: Collectors of further nodes, which do the least that a collector does.
+BARE = 750
 #: Between two faults, on average; the fleet lets 2 % of its nodes go in five minutes.
-FAULT_SECONDS = 1.0
-WINDOW_SECONDS = 60.0
-#: Collectors wait for up to a third of it before their first report.
-SETTLE_SECONDS = 30.0
+FAULT_SECONDS = 0.25
+WINDOW_SECONDS = 20.0
+#: Collectors wait for up to 10 s before their first report.
+SETTLE_SECONDS = 12.0
 SETTINGS = "health:\n  enabled: true\n  actOn: [gpu-xid]\n"
 MESSAGE = "3,{},{},-;NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus.\n"
 
@@ -110,7 +115,7 @@ def run(report: Report) -> None:
     found: list[_Found] = []
 
     async def measure(ground: Ground) -> None:
-        await ground.add_nodes(NODE_COUNT)
+        await ground.add_nodes(NODE_COUNT + BARE)
         found.append(await _measured(ground))
 
     on_ground(report, "real_health", measure)
@@ -123,7 +128,8 @@ def run(report: Report) -> None:
     report.add("real_health.taint_p99", cuts[98], "s")
     report.add("real_health.gang_told", max(one.told), "s")
     report.add("real_health.collectors", one.shares["ours"] / slow * 100, "% of a core")
-    report.add("real_health.collectors_ratio", one.shares["ours"] / one.shares["bare"], "x bare")
+    each, bare = one.shares["ours"] / NODE_COUNT, one.shares["bare"] / BARE
+    report.add("real_health.collectors_ratio", each / bare, "x bare")
     report.add("real_health.collectors_memory", one.resident / 1e6, "MB")
     report.add("real_health.controllers", one.shares["idle"] / slow * 100, "% of a core")
     report.add("real_health.controllers_faults", one.shares["faults"] / slow * 100, "% of a core")
@@ -135,40 +141,34 @@ async def _measured(ground: Ground) -> _Found:
     with tempfile.TemporaryDirectory(prefix="fairlead-agents-") as name:
         folder = Path(name)
         (folder / "settings.yaml").write_text(SETTINGS)
-        with child("bench.real.agents", *_arguments(kubeconfig, folder, AGENTS)) as agents:
-            await _started(agents)
-            async with asyncio.timeout(2 * SECONDS_MAX):
-                await _all_reported(ground.client)
-            async with operator(kubeconfig, settings=folder / "settings.yaml") as ours:
-                await asyncio.sleep(SETTLE_SECONDS)
-                shares = await _shares(agents.pid, ours.pid)
-                found.shares |= {"ours": shares[0], "idle": shares[1]}
+        settings, start = folder / "settings.yaml", "bench.real.agents"
+        where = (str(kubeconfig), str(folder))
+        async with operator(kubeconfig, settings=settings) as ours:
+            with child(start, *where, "0", str(NODE_COUNT), str(AGENTS)) as agents:
+                with child(start, *where, str(NODE_COUNT), str(BARE), "0", "bare") as bare:
+                    await _started(bare, BARE)
+                    await _started(agents, NODE_COUNT)
+                    async with asyncio.timeout(SECONDS_MAX):
+                        await _all_reported(ground.client)
+                    shares = await _shares(agents.pid, ours.pid, bare.pid)
+                    found.shares |= dict(zip(("ours", "idle", "bare"), shares, strict=True))
                 await _faults(ground, folder, ours, found)
                 found.resident = resident_bytes(agents.pid)
                 found.told = [await _told(ground, f"gang-{n}") for n in range(GANGS)]
-        arguments = _arguments(kubeconfig, folder, 0)
-        with child("bench.real.agents", *arguments, "bare") as bare:
-            await _started(bare)
-            (found.shares["bare"],) = await _shares(bare.pid)
     return found
 
 
-def _arguments(kubeconfig: Path, folder: Path, agents: int) -> tuple[str, ...]:
-    return (str(kubeconfig), str(folder), "0", str(NODE_COUNT), str(agents))
-
-
-async def _started(agents: Child) -> None:
-    assert await asyncio.to_thread(agents.read) == NODE_COUNT
-    await asyncio.sleep(SETTLE_SECONDS)
+async def _started(collectors: Child, count: int) -> None:
+    assert await asyncio.to_thread(collectors.read) == count
 
 
 async def _all_reported(client: HttpClient) -> None:
     """Wait until each node has a report: a busy server makes collectors try again."""
     while True:
-        reports = (await client.list(NODE_REPORTS)).items
-        if sum(each.status.observed_at is not None for each in reports) == NODE_COUNT:
-            return
         await asyncio.sleep(SETTLE_SECONDS)
+        reports = (await client.list(NODE_REPORTS)).items
+        if sum(each.status.observed_at is not None for each in reports) == NODE_COUNT + BARE:
+            return
 
 
 async def _shares(*pids: int) -> list[float]:

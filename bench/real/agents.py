@@ -47,7 +47,7 @@ from fairlead.node.settings import AgentSettings
 from fairlead.runtime.client import Client
 from fairlead.runtime.clock import SystemClock
 
-STARTS_PER_SECOND = 50
+STARTS_PER_SECOND = 200
 KERNEL_LOG, LOG = "kernel-log", "host/dev/kmsg"
 #: Of machines with faults: other sources would find this machine's in the trees.
 _SETTINGS = AgentSettings(disabled=tuple(name for name in SOURCES if name != KERNEL_LOG))
