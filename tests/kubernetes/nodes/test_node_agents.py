@@ -1,5 +1,5 @@
-"""The agents of real nodes, as the chart runs them: from a line of the kernel to the return, while
-what leads there is killed."""
+"""The agents of real nodes, as the chart runs them: from a line of the kernel and a fault in a tree
+of files to the return, while what leads there is killed and a person drains the node as well."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ VALUES = {
     "nodeAgent.enabled": True,
     "nodeAgent.settings.gpu.sxid": {CODE: VERDICT},
     "settings.health": {
-        "enabled": True, "actOn": ["nvswitch-sxid"], "criticalDrainSeconds": 60,
+        "enabled": True, "actOn": ["nvswitch-sxid", "pcie-fatal"], "criticalDrainSeconds": 60,
         "validateSeconds": 2, "testSuite": "quick", "testImage": fairlead_name(),
         "testOptions": [
             "cpu.seconds=1", "disk.bytes=8388608", "clock.seconds=0.5", "names.names=localhost",
@@ -40,6 +40,9 @@ VALUES = {
 }  # fmt: skip
 #: In which order, and how long after the beginning of a stage, something is killed.
 SEED, PAUSE_SECONDS = 40, 2.0
+#: A device of the fixture tree, and the fault that its counter of errors is.
+DEVICE, DEVICES = "0000:0f:00.0", "/sys/bus/pci/devices"
+PCIE = ("pcie-fatal", DEVICE, "fatal")
 SAVES = """state="$FAIRLEAD_CHECKPOINT_DIR/step-$RANK"
 echo "resumes from $(cat "$state" 2>/dev/null || echo the start)"
 trap 'echo 7 > "$state"; exit 1' TERM
@@ -48,13 +51,19 @@ sleep 600 & wait"""
 
 @contextmanager
 def agents(cluster: Cluster, node: str) -> Generator[None]:
-    """Run the agents; that of `node` alone reads the kernel's log, the others' is an empty file."""
+    """Run the agents; that of `node` alone reads the kernel's log, the others' is an empty file.
+
+    The PCI devices of `node` are those of a fixture tree.
+    """
     others = [each for each in cluster.layout.nodes if each != node]
     here = ("--namespace", NAMESPACE, "--wait", "--timeout", "180s")
     for each in others:
         log = cluster.layout.home(each) / "kmsg"
         log.touch()
         assert cluster.run_in(each, "mount", "--bind", str(log), "/dev/kmsg").returncode == 0
+    count_errors(cluster, node, 0)
+    tree = str(cluster.layout.home(node) / "devices")
+    assert cluster.run_in(node, "mount", "--bind", tree, DEVICES).returncode == 0
     chosen = [
         part for name, value in VALUES.items()
         for part in ("--set-json", f"{name}={json.dumps(value)}")
@@ -64,10 +73,28 @@ def agents(cluster: Cluster, node: str) -> Generator[None]:
         yield
     finally:
         helm(cluster, "rollback", RELEASE, *here)
+        cluster.kubectl("uncordon", node)
         cluster.kubectl("delete", "nodereports", "--all")
         cluster.kubectl("delete", "nodetests", "--all")
+        cluster.run_in(node, "umount", DEVICES)
         for each in others:
             cluster.run_in(each, "umount", "/dev/kmsg")
+
+
+def count_errors(cluster: Cluster, node: str, count: int) -> None:
+    """Have the device of the fixture tree count so many fatal errors."""
+    device = cluster.layout.home(node) / "devices" / DEVICE
+    device.mkdir(parents=True, exist_ok=True)
+    for name, text in (
+        ("vendor", "0x10de"), ("device", "0x2330"), ("aer_dev_fatal", f"TOTAL_ERR_FATAL {count}"),
+    ):  # fmt: skip
+        (device / name).write_text(f"{text}\n")
+
+
+def faults(cluster: Cluster, node: str) -> set[tuple[str, ...]]:
+    """Return the faults that are reported of a node: check, component and codes."""
+    found = report_of(cluster, node).get("faults", ())
+    return {(each["check"], each["component"], *each.get("codes", ())) for each in found}
 
 
 def agent_of(cluster: Cluster, node: str) -> str:
@@ -134,7 +161,7 @@ def _is_first_process(path: Path, pod_uid: str, program: str) -> bool:
     return False
 
 
-def test_a_line_of_the_kernel_empties_the_node_and_its_end_brings_it_back_whatever_is_killed(
+def test_faults_and_a_person_empty_a_node_and_their_end_brings_it_back_whatever_is_killed(
     cluster: Cluster, client: Client, tmp_path: Path
 ) -> None:
     sick = cluster.layout.nodes[1]
@@ -163,13 +190,16 @@ def test_a_line_of_the_kernel_empties_the_node_and_its_end_brings_it_back_whatev
         before = client.job("trains")["status"]["attempt"]
         component = f"switch-{secrets.token_hex(4)}"
         kills = Kills(cluster, sick)
+        count_errors(cluster, sick, 2)
         Path("/dev/kmsg").write_text(f"<3>nvidia-nvswitch0: SXid ({component}): {CODE}, test\n")
         kills.one()
         until("the node is tainted", lambda: "fairlead.dev/unhealthy" in taints(cluster, sick))
-        found = [each["codes"] for each in report_of(cluster, sick)["faults"]
-                 if each["component"] == component]  # fmt: skip
-        assert found == [[CODE]]
+        assert ("nvswitch-sxid", component, CODE) in faults(cluster, sick)
+        cluster.kubectl("drain", sick, "--ignore-daemonsets", "--delete-emptydir-data",
+                        "--timeout=90s")  # fmt: skip
         kills.one()
+        until("the tree's fault is reported", lambda: PCIE in faults(cluster, sick))
+        count_errors(cluster, sick, 0)
 
         def runs_again(status: dict[str, Any]) -> bool:
             return status["attempt"] > before and status["state"] == "Running"
@@ -180,15 +210,23 @@ def test_a_line_of_the_kernel_empties_the_node_and_its_end_brings_it_back_whatev
         assert sick not in places(job)
         until("it resumes", lambda: "resumes from 7" in client.run("logs", "trains"))
 
-        until("the fault is cleared", lambda: clears(cluster, sick, component))
+        until("the tree's fault has ended with its counter", lambda: (
+            PCIE not in faults(cluster, sick)))  # fmt: skip
+        until("the line's fault is cleared", lambda: clears(cluster, sick, component))
         kills.one()
         assert not kills.left
         until("the node is back", lambda: "fairlead.dev" not in taints(cluster, sick))
+        assert is_cordoned(cluster, sick), "the cordon is the person's"
+        cluster.kubectl("uncordon", sick)
         tests = json.loads(cluster.kubectl("get", "nodetests", "-o", "json"))["items"]
         assert [(each["spec"]["node"], each["status"]["outcome"]) for each in tests] == [
             (sick, "Passed")
         ]
         client.run("cancel", "trains")
+
+
+def is_cordoned(cluster: Cluster, node: str) -> bool:
+    return "true" in cluster.kubectl("get", "node", node, "-o", "jsonpath={.spec.unschedulable}")
 
 
 def clears(cluster: Cluster, node: str, component: str) -> bool:
