@@ -179,6 +179,66 @@ def test_the_calls_of_open_ondemand_get_every_field_and_an_unknown_job_has_compl
 PARTITIONED = "#!/bin/sh\n#SBATCH -p late,early\n#FAIRLEAD --simulate 600s --gpus 8\ntrue\n"
 
 
+SMALL = "#!/bin/sh\n#FAIRLEAD --cpus 50m\n#SBATCH -p local --mem=16M\n"
+UNTIL = """\
+until [ -e "$SLURM_JOB_NAME$SLURM_ARRAY_TASK_ID.end" ]; do sleep 0.1; done
+. "./$SLURM_JOB_NAME$SLURM_ARRAY_TASK_ID.end"
+"""
+
+
+def test_every_form_of_dependency_starts_a_job_when_it_holds_and_never_earlier(
+    tools: Tools,
+) -> None:
+    def queued(name: str, dependency: str, *more: str) -> int:
+        return tools.submit(SMALL, "-J", name, f"--dependency={dependency}", *more)
+
+    good, bad, slow = (tools.submit(SMALL + UNTIL, "-J", name) for name in ("good", "bad", "slow"))
+    array = tools.submit(SMALL + UNTIL, "--array=0-1", "-J", "array")
+    jobs = {
+        "after": queued("after", f"after:{slow}"),
+        "delayed": queued("delayed", f"after:{slow}+90"),
+        "ok": queued("ok", f"afterok:{good}"),
+        "notok": queued("notok", f"afternotok:{bad}"),
+        "any": queued("any", f"afterany:{good}:{bad}"),
+        "never": queued("never", f"afterok:{bad}"),
+        "either": queued("either", f"afterok:{bad}?afterok:{good}"),
+        "both": queued("both", f"afterok:{good},afterany:{slow}"),
+        "single": queued("slow", "singleton"),
+        "begun": queued("begun", f"after:{array}_0:{array}_1"),
+        "last": queued("last", f"afterok:{array}"),
+    }
+    pairs = queued("pairs", f"aftercorr:{array}", "--array=0-1")
+
+    def states(*names: str) -> list[str]:
+        chosen = ",".join(str(jobs[name]) for name in names)
+        return tools.queue("-t", "all", "-j", chosen, form="%t")
+
+    eventually(lambda: states("after", "begun"), ["CD", "CD"])
+    waiting = ("delayed", "ok", "notok", "any", "never", "either", "both", "single", "last")
+    assert states(*waiting) == ["PD"] * 9
+    assert tools.queue("-j", str(jobs["ok"]), form="%T %r") == ["PENDING Dependency"]
+    assert tools.queue("-j", str(jobs["delayed"]), form="%E") == ["after:slow+90"]
+    assert tools.queue("-j", str(jobs["either"]), form="%E") == ["afterok:bad?afterok:good"]
+    (tools.root / "bad.end").write_text("exit 3\n")
+    eventually(lambda: states("notok", "never"), ["CD", "CA"])
+    assert states("ok", "any", "either", "both") == ["PD"] * 4
+    (tools.root / "good.end").write_text("exit 0\n")
+    eventually(lambda: states("ok", "any", "either"), ["CD"] * 3)
+    assert states("both", "single", "last") == ["PD"] * 3
+    (tools.root / "array1.end").write_text("exit 0\n")
+    pair = ("-t", "all", "-r", "-j", str(pairs))
+    eventually(lambda: tools.queue(*pair), [f"{pairs}_0 PD", f"{pairs}_1 CD"])
+    (tools.root / "array0.end").write_text("exit 0\n")
+    (tools.root / "slow.end").write_text("exit 0\n")
+    eventually(lambda: states("both", "single", "last"), ["CD"] * 3)
+    eventually(lambda: tools.queue(*pair), [f"{pairs}_0 CD", f"{pairs}_1 CD"])
+    assert states("delayed") == ["PD"], "a delay goes on after the end of the other job"
+    tools.run("scontrol", "update", f"JobId={jobs['delayed']}", f"Dependency=after:{slow}+0")
+    eventually(lambda: states("delayed"), ["CD"])
+    said = tools.run("sbatch", "--dependency=afterok:1?afterok:2,afterok:3", "--wrap=true", code=1)
+    assert "'?' (any) goes with no ',' (all)" in said.err
+
+
 def test_the_first_partition_of_a_list_in_which_a_job_can_start_wins_and_is_shown(
     tools: Tools,
 ) -> None:

@@ -250,6 +250,12 @@ WRITTEN = {
         "--container-image=example.org/a:1 --container-mounts=/tmp:/data:ro",
         "--image example.org/a:1 --mount /tmp:/data:ro",
     ),
+    "`--dependency=after:prep+10`": (
+        "--dependency=after:held+10", "--after started:held+10m",
+    ),
+    "`--dependency=afterok:prep?afterok:rest`": (
+        "--dependency=afterok:prep?afterok:held", "--after ok?:prep --after ok?:held",
+    ),
     "`--dependency=aftercorr:prep`": (
         "--dependency=aftercorr:prep --array=0-9", "--after each:prep --array 0-9",
     ),

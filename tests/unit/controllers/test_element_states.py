@@ -12,7 +12,7 @@ from fairlead.api import names
 from fairlead.api.jobs.after import After
 from fairlead.api.jobs.job import Job
 from fairlead.api.meta import ObjectMeta, OwnerReference, to_wire
-from fairlead.api.resources import JOB_ARRAYS
+from fairlead.api.resources import JOB_ARRAYS, JOBS
 from fairlead.controllers.elements.element_states import ElementStates
 from fairlead.decide.jobs.view import DependencyState, ElementState
 from fairlead.decide.verdict import ObjectKey
@@ -52,7 +52,8 @@ def test_jobs_are_looked_at_when_their_array_says_other_of_them_and_not_for_coun
     async def play() -> None:
         client, marked = FakeClient(), list[ObjectKey]()
         arrays = Mirror(client, JOB_ARRAYS, clock=LoopClock(EPOCH), rng=random.Random(1))
-        states = ElementStates(arrays, mark=marked.append, reader=None)
+        jobs = Mirror(client, JOBS, clock=LoopClock(EPOCH), rng=random.Random(1))
+        states = ElementStates(arrays, jobs, mark=marked.append, reader=None)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(arrays.run())
             spec = {"indices": "0-9", "template": to_wire(make_job("x").spec)}
@@ -88,7 +89,8 @@ def test_a_job_that_is_no_element_of_its_array_never_runs(name: str) -> None:
     async def play() -> None:
         client = FakeClient()
         arrays = Mirror(client, JOB_ARRAYS, clock=LoopClock(EPOCH), rng=random.Random(1))
-        states = ElementStates(arrays, mark=lambda _: None, reader=None)
+        jobs = Mirror(client, JOBS, clock=LoopClock(EPOCH), rng=random.Random(1))
+        states = ElementStates(arrays, jobs, mark=lambda _: None, reader=None)
         async with asyncio.TaskGroup() as group:
             task = group.create_task(arrays.run())
             spec = {"indices": "0-9", "template": to_wire(make_job("x").spec)}

@@ -89,6 +89,7 @@ class World:
     #: Nodes whose provider has announced maintenance, and when it is.
     closing: dict[str, Window] = field(default_factory=dict[str, Window])
     dependencies: dict[str, DependencyState] = field(default_factory=dict)
+    begun: dict[str, float] = field(default_factory=dict)
     refusal: PodRefusal | None = None
     late_until: float = 0.0
     events: list[tuple[str, str]] = field(default_factory=list)
@@ -120,6 +121,7 @@ class World:
             services={n: _owned(s) for n, s in sorted(self.services.items())},
             pod_groups=dict(sorted(self.pod_groups.items())),
             dependencies=self.dependencies,
+            begun=self.begun,
             node_troubles={n: t for n, t in sorted(self.troubles.items()) if n in used},
             pod_refusal=self.refusal,
             probe=self.probe,

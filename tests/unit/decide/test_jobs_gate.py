@@ -47,6 +47,10 @@ def test_a_new_job_gets_its_finalizer_first_and_is_then_admitted_as_attempt_1() 
         (AfterState.FINISHED, DependencyState.SUCCEEDED, "True", "Admitted"),
         (AfterState.FINISHED, DependencyState.FAILED, "True", "Admitted"),
         (AfterState.FINISHED, DependencyState.UNFINISHED, "False", "Dependency"),
+        (AfterState.FINISHED, DependencyState.STARTED, "False", "Dependency"),
+        (AfterState.STARTED, DependencyState.STARTED, "True", "Admitted"),
+        (AfterState.STARTED, DependencyState.FAILED, "True", "Admitted"),
+        (AfterState.STARTED, DependencyState.UNFINISHED, "False", "Dependency"),
     ],
 )
 def test_a_dependency_admits_delays_or_cancels(
@@ -111,6 +115,47 @@ def test_one_of_several_dependencies_that_can_hold_no_more_cancels(names: str) -
     world.dependencies = {"a": DependencyState.UNFINISHED, "b": DependencyState.FAILED}
     world.settle()
     assert world.condition("Failed") == ("True", "DependencyFailed")
+
+
+def test_a_delay_counts_from_the_start_of_the_other_job_and_the_decision_wakes_at_its_end() -> None:
+    after = After("prep", AfterState.STARTED, delay_seconds=60)
+    world = World(new_job(spec={"after": (after,)}))
+    world.dependencies, world.begun = {"prep": DependencyState.STARTED}, {"prep": EPOCH - 20}
+    decision = world.settle()
+    [verdict] = decision.verdicts.values()
+    assert verdict.message == "waits for job prep to be Started for 60 s"
+    assert decision.wake_at == EPOCH + 40
+    world.run_to(EPOCH + 40)
+    assert world.condition("Admitted") == ("True", "Admitted")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "admitted"),
+    [
+        (DependencyState.FAILED, DependencyState.SUCCEEDED, "True"),
+        (DependencyState.UNFINISHED, DependencyState.SUCCEEDED, "True"),
+        (DependencyState.FAILED, DependencyState.UNFINISHED, "False"),
+        (DependencyState.FAILED, DependencyState.FAILED, ""),
+    ],
+)
+def test_of_alternatives_one_is_enough_and_only_the_failure_of_all_cancels(
+    first: DependencyState, second: DependencyState, admitted: str
+) -> None:
+    after = (After("a", any_of=True), After("b", any_of=True))
+    world = World(new_job(spec={"after": after}))
+    world.dependencies = {"a": first, "b": second}
+    world.settle()
+    assert world.condition("Admitted")[0] == admitted
+    assert (world.status.state == "Cancelled") is not bool(admitted)
+
+
+def test_alternatives_take_nothing_from_what_must_hold() -> None:
+    after = (After("a", any_of=True), After("b", any_of=True), After("c"))
+    world = World(new_job(spec={"after": after}))
+    succeeded, unfinished = DependencyState.SUCCEEDED, DependencyState.UNFINISHED
+    world.dependencies = {"a": succeeded, "b": unfinished, "c": unfinished}
+    [verdict] = world.settle().verdicts.values()
+    assert verdict.blockers == (("default", "c"),)
 
 
 def test_once_admitted_a_job_no_longer_depends_on_the_other() -> None:

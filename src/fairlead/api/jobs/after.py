@@ -6,7 +6,7 @@ from enum import Enum
 from typing import Annotated
 
 from fairlead.api.meta import Wire
-from fairlead.api.values.bounds import ObjectName, doc
+from fairlead.api.values.bounds import Count, ObjectName, doc
 
 #: Characters of a list of elements that a job waits for.
 AFTER_ELEMENTS_MAX = 1024
@@ -18,6 +18,7 @@ class AfterState(Enum):
     SUCCEEDED = "Succeeded"
     FINISHED = "Finished"
     FAILED = "Failed"
+    STARTED = "Started"
 
 
 class AfterFailed(Enum):
@@ -35,9 +36,13 @@ class After(Wire, frozen=True):
     """Start only after another job, or an array of jobs, of the same namespace."""
 
     job: Annotated[ObjectName, doc("Name of the other job; with elements, of an array.")]
-    state: Annotated[AfterState, doc("Succeeded, Finished (either way) or Failed.")] = (
-        AfterState.SUCCEEDED
-    )
+    state: Annotated[
+        AfterState,
+        doc(
+            "Succeeded, Finished (either way), Failed, or Started: it has run or ended, of an "
+            "array all elements."
+        ),
+    ] = AfterState.SUCCEEDED
     on_unmet: Annotated[
         AfterFailed, doc("When it can no longer come true: Cancel this job, or Hold it.")
     ] = AfterFailed.CANCEL
@@ -52,6 +57,19 @@ class After(Wire, frozen=True):
             maxLength=AFTER_ELEMENTS_MAX,
         ),
     ] = ""
+
+    delay_seconds: Annotated[
+        Count, doc("With Started, of a job: wait so long after that. Default 0.")
+    ] = 0
+    any_of: Annotated[
+        bool, doc("True: of all entries with anyOf one is enough. Default false: it must hold.")
+    ] = False
+
+    @property
+    def wanted(self) -> str:
+        """The state that is waited for, and how long it must have been so: `Started for 60 s`."""
+        delay = f" for {self.delay_seconds} s" if self.delay_seconds else ""
+        return f"{self.state.value}{delay}"
 
     @property
     def target(self) -> str:

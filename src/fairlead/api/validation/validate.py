@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from fairlead.api.causes import LABEL, LABEL_RULE, cause, duplicate, from_msgspec, invalid, required
-from fairlead.api.jobs.after import ALL_ELEMENTS, SAME_ELEMENT
+from fairlead.api.jobs.after import ALL_ELEMENTS, SAME_ELEMENT, AfterState
 from fairlead.api.jobs.job import MEMBERS_MAX, Job, JobSpec, Role
 from fairlead.api.jobs.topology import Topology
 from fairlead.api.kubernetes.core import Container, PodSpec
@@ -383,6 +383,9 @@ def _others(spec: JobSpec, path: str, name: str) -> Iterable[StatusCause]:
         if after.job in seen:
             yield duplicate(at, after.job)
         seen.add(after.job)
+        if after.delay_seconds and (after.elements or after.state is not AfterState.STARTED):
+            why = "is for the state Started of a job that is no array"
+            yield invalid(f"{path}.after[{i}].delaySeconds", str(after.delay_seconds), why)
         if after.elements not in ("", ALL_ELEMENTS, SAME_ELEMENT):
             try:
                 parse_indices(after.elements)

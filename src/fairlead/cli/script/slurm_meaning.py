@@ -19,7 +19,10 @@ from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue, FlagValu
 from fairlead.cli.script.slurm_amounts import AmountsReader, ComponentTasks, FoundFlags, Options
 from fairlead.input.errors import Problem
 
-_DEPENDENCY = {"afterok": "ok", "afterany": "any", "afternotok": "failed", "aftercorr": "each"}
+_DEPENDENCY = {
+    "after": "started", "afterok": "ok", "afterany": "any", "afternotok": "failed",
+    "aftercorr": "each",
+}  # fmt: skip
 _SIGNAL = re.compile(r"((?:[RB]+:)?)(?:@)?(\w+)(?:@(\d{1,6}))?")
 #: An element of an array, as Slurm has it: `sweep_7`. Names have no underscore.
 _ELEMENT = re.compile(r"([^_]+)_(\d+)")
@@ -146,22 +149,24 @@ class _Reader:
         given = self._options.get("dependency")
         if given is None:
             return
-        if "?" in given.value:
-            why = ": '?' (any of several) has no equal; all must hold"
-            self._refuse("dependency", why, "--dependency=afterok:JOB,afterany:JOB")
+        any_of = "?" if "?" in given.value else ""
+        if any_of and ("," in given.value or "singleton" in given.value):
+            self._refuse("dependency", ": '?' (any) goes with no ',' (all) and no singleton",
+                         "--dependency=afterok:JOB?afterany:JOB")  # fmt: skip
             return
-        for part in given.value.split(","):
+        for part in given.value.split(any_of or ","):
             kind, colon, jobs = part.strip().partition(":")
             if kind == "singleton" and not colon:
                 self._found.give(Flag.AFTER, "singleton", given.origin)
                 continue
             if kind not in _DEPENDENCY or not jobs:
-                known = "afterok:JOB, afterany:JOB, afternotok:JOB, aftercorr:JOB or singleton"
+                known = ", ".join(f"{each}:JOB" for each in _DEPENDENCY) + " or singleton"
                 why = f": '{part}' is not {known}"
                 self._refuse("dependency", why, "--dependency=afterok:JOB")
                 continue
-            for job in _with_elements(jobs.split(":")):
-                self._found.give(Flag.AFTER, f"{_DEPENDENCY[kind]}:{job}", given.origin)
+            when = f"{_DEPENDENCY[kind]}{any_of}"
+            for job in _with_elements(jobs.split(":"), has_delays=kind == "after"):
+                self._found.give(Flag.AFTER, f"{when}:{job}", given.origin)
 
     def _mail(self) -> Notify | None:
         """Return where mail is asked for; one that is not sent changes no result: it is noted."""
@@ -216,11 +221,16 @@ class _Reader:
         return f"{'B:' if 'B' in match[1] else ''}{name}@{match[3] or 60}"
 
 
-def _with_elements(jobs: Iterable[str]) -> Iterator[str]:
-    """Yield jobs without their delays, the elements of one array together: sweep[4,7]."""
+def _with_elements(jobs: Iterable[str], *, has_delays: bool) -> Iterator[str]:
+    """Yield jobs, the elements of one array together, sweep[4,7], and with a delay, in minutes,
+    where delays count.
+    """
     elements: dict[str, list[str]] = {}
     for job in jobs:
-        name = job.partition("+")[0]
+        name, plus, minutes = job.partition("+")
+        if plus and has_delays:
+            yield f"{name}+{minutes}m"
+            continue
         match = _ELEMENT.fullmatch(name)
         listed = elements.setdefault(name if match is None else match[1], [])
         listed += [] if match is None else [match[2]]

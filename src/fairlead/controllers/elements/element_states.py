@@ -6,10 +6,15 @@ from collections.abc import Callable, Collection
 
 from fairlead.api.jobs.after import ALL_ELEMENTS, After
 from fairlead.api.jobs.job import Job
-from fairlead.api.jobs.job_array import JobArray, array_reference_of, element_index
+from fairlead.api.jobs.job_array import (
+    JobArray,
+    array_reference_of,
+    element_index,
+    element_name,
+)
 from fairlead.api.values.indices import IndicesError, parse_indices
 from fairlead.controllers.elements.array_sets import ArraySets
-from fairlead.decide.jobs.admitting.gate import dependency_state
+from fairlead.decide.jobs.admitting.gate import begun_at, dependency_state
 from fairlead.decide.jobs.view import DependencyState, ElementState
 from fairlead.decide.verdict import ObjectKey
 from fairlead.runtime.watching.mirror import Change, Mirror
@@ -22,11 +27,12 @@ class ElementStates:
     def __init__(
         self,
         arrays: Mirror[JobArray],
+        jobs: Mirror[Job],
         *,
         mark: Callable[[ObjectKey], None],
         reader: MirrorReader | None,
     ) -> None:
-        self._arrays = arrays
+        self._arrays, self._jobs = arrays, jobs
         self._mark = mark
         self._sets = ArraySets()
         #: Jobs not yet admitted, or being deleted, by the array that they are of.
@@ -39,6 +45,10 @@ class ElementStates:
         """Take in a change of a job."""
         _move(self._waiting, key, _awaited(old), _awaited(new))
         _move(self._dependents, key, _arrays_before(old), _arrays_before(new))
+        owner = None if new is None else array_reference_of(new.metadata)
+        if owner is not None and begun_at(old) is None and begun_at(new) is not None:
+            for dependent in self._dependents.get((key[0], owner.name), ()):
+                self._mark(dependent)
 
     def state(self, job: Job) -> ElementState:
         """Return what the array of a job says of it."""
@@ -64,15 +74,19 @@ class ElementStates:
             return dependency_state(array)
         indices, finished, failed = self._sets.of(array)
         try:
-            listed = [indices.position(index) for index in parse_indices(after.elements)]
+            asked = list(parse_indices(after.elements))
         except IndicesError:  # Same, in a job that is no element
             return DependencyState.NO_ELEMENT
+        listed = [indices.position(index) for index in asked]
         positions = [position for position in listed if position is not None]
         if len(positions) < len(listed):
             return DependencyState.NO_ELEMENT
         ended = [position in finished.members for position in positions]
         if not (all(ended) or array.is_finished):
-            return DependencyState.UNFINISHED
+            left = [index for index, has in zip(asked, ended, strict=True) if not has]
+            elements = (element_name(after.job, index) for index in left)
+            is_begun = all(begun_at(self._jobs.get(namespace, name)) for name in elements)
+            return DependencyState.STARTED if is_begun else DependencyState.UNFINISHED
         is_fine = all(ended) and not any(position in failed.members for position in positions)
         return DependencyState.SUCCEEDED if is_fine else DependencyState.FAILED
 
@@ -97,6 +111,7 @@ def _says_other(old: JobArray | None, new: JobArray | None) -> bool:
         (old.metadata.deletion_timestamp is None) != (new.metadata.deletion_timestamp is None)
         or (was.finished, was.failed) != (now.finished, now.failed)
         or old.is_finished != new.is_finished
+        or dependency_state(old) is not dependency_state(new)
         or old.spec.indices != new.spec.indices
     )
 

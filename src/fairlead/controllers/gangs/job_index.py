@@ -25,7 +25,7 @@ from fairlead.controllers.cluster_world import ClusterWorld
 from fairlead.controllers.elements.element_states import ElementStates
 from fairlead.controllers.gangs.finished_jobs import FinishedJobs
 from fairlead.decide.jobs.admitting.dependencies import VISITED_MAX, find_cycle, links_of, waits_for
-from fairlead.decide.jobs.admitting.gate import dependency_state
+from fairlead.decide.jobs.admitting.gate import begun_of, dependency_state
 from fairlead.decide.jobs.following.pods import JobPods
 from fairlead.decide.jobs.policy import JobsPolicy, PeerNaming
 from fairlead.decide.jobs.view import (
@@ -125,7 +125,8 @@ class JobIndex:
         self._placed: dict[ObjectKey, _PlacedNodes] = {}
         #: Jobs not yet admitted, by the job that they wait for.
         self._dependents: dict[ObjectKey, dict[ObjectKey, None]] = {}
-        self._elements = ElementStates(self._cluster.arrays, mark=mark, reader=reader)
+        arrays, jobs = self._cluster.arrays, self._cluster.jobs
+        self._elements = ElementStates(arrays, jobs, mark=mark, reader=reader)
         self._unregister = [
             follow(self._cluster.jobs, self._on_job, reader),
             follow(self._cluster.pods, self._on_pod, reader),
@@ -179,6 +180,7 @@ class JobIndex:
             services=parts.services,
             pod_groups=parts.pod_groups,
             dependencies=self._dependencies(job) if job.spec.after else {},
+            begun=begun_of(job, self._cluster.jobs.get),
             cycle=find_cycle(job, lambda other: self._cluster.jobs.get(*other)),
             element=self._elements.state(job),
             node_troubles=outages(self._health, self._by_node.gone_since, nodes, parts.pods.nodes),

@@ -47,6 +47,7 @@ from fairlead.decide.jobs.admitting.gate import (
     CancelJob,
     Refuse,
     admitted_verdict,
+    begun_of,
     cycle_verdicts,
     dependency_state,
     gate,
@@ -230,7 +231,8 @@ def _unadmitted(state: PlacementState, job: Job, now: float) -> Verdict | None:
         name: dependency_state(None if other is None else other.job)
         for name, other in others.items()
     }
-    gated = gate(job, dependencies, now=now, cycle=cycle)
+    begun = begun_of(job, lambda _, name: other.job if (other := others[name]) else None)
+    gated = gate(job, dependencies, now=now, begun=begun, cycle=cycle)
     return gated.verdict if isinstance(gated, Refuse | CancelJob) else None
 
 

@@ -256,7 +256,7 @@ def _verdict_of(view: ArrayView, job: Job) -> VerdictStatus | None:
         return _said(view, Verdict(reason, {"until": job.spec.not_before or ""}))
     for after in job.spec.after:
         if f"job {after.target} " in refused.message or f"job {after.target}," in refused.message:
-            return _said(view, Verdict(reason, {"job": after.target, "state": after.state.value}))
+            return _said(view, Verdict(reason, {"job": after.target, "state": after.wanted}))
     return None
 
 

@@ -76,7 +76,7 @@ def decide_job(view: JobView) -> Decision[Action]:
     if phase is Phase.FINISHED:
         return _finished(view)
     if record is None:
-        decision, at = _waiting(view, phase), changes_at(job, view.now)
+        decision, at = _waiting(view, phase), changes_at(job, view.now, view.begun)
         return decision if at is None else replace(decision, wake_at=earliest(decision.wake_at, at))
     if phase in OPEN:
         return open_attempt.decide_open_attempt(view, record)
@@ -91,7 +91,9 @@ def _waiting(view: JobView, phase: Phase) -> Decision[Action]:
     job, draft = view.job, view.draft
     if phase is Phase.CANCELLING:
         return Decision(_fail(draft, Fail(FailReason.CANCELLED, cancel_message(job))))
-    opened = gate(job, view.dependencies, view.element, now=view.now, cycle=view.cycle)
+    opened = gate(
+        job, view.dependencies, view.element, now=view.now, begun=view.begun, cycle=view.cycle
+    )
     match opened:
         case CancelJob(verdict):
             return Decision(_fail(draft, Fail(FailReason(verdict.reason.value), verdict.message)))

@@ -26,6 +26,7 @@ class DependencyState(Enum):
     """What is known of a job that another one waits for."""
 
     UNFINISHED = "Unfinished"
+    STARTED = "Started"  # it has run, and has not ended
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     MISSING = "Missing"
@@ -132,6 +133,8 @@ class JobView(msgspec.Struct, frozen=True):
     #: PodGroups of native attempts.
     pod_groups: Mapping[str, OwnedObject] = msgspec.field(default_factory=dict)
     dependencies: Mapping[str, DependencyState] = msgspec.field(default_factory=dict)
+    #: When those that have run or ended first did.
+    begun: Mapping[str, float] = msgspec.field(default_factory=dict)
     #: Names along a ring in which the job waits for itself.
     cycle: Sequence[str] = ()
     element: ElementState = ElementState.NONE

@@ -31,7 +31,9 @@ _TRES = re.compile(r"([a-z/]+)=(\d{1,15}(?:\.\d{1,6})?)([KMGTP]?)[cn]?", re.IGNO
 _DEPENDENCY = re.compile(r"(?:--dependency[= ]|(?<!\S)-d ?)(\S+)")
 _LIMIT = re.compile(r"(?:(\d{1,6})-)?(\d{1,9}):(\d{1,2})(?::(\d{1,2}))?")
 _UNITS = {"": 20, "K": 10, "M": 20, "G": 30, "T": 40, "P": 50}
-_STATES = {"afterok": "Succeeded", "afterany": "Finished", "afternotok": "Failed"}
+_STATES = {
+    "after": "Started", "afterok": "Succeeded", "afterany": "Finished", "afternotok": "Failed",
+}  # fmt: skip
 #: Ends that say how long a job ran, and not how long it would have.
 _CENSORED = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "RUNNING", "COMPLETING", "SUSPENDED",
              "REQUEUED", "BOOT_FAIL", "DEADLINE")  # fmt: skip

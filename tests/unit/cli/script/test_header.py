@@ -75,6 +75,18 @@ def test_dependencies_on_arrays_and_on_their_elements_are_read_as_sbatch_reads_t
     assert values(header)["after"] == ["ok:a[4,8]", "ok:b", "failed:c[0]", "each:d"]
 
 
+def test_a_start_with_a_delay_and_alternatives_are_read_as_sbatch_reads_them() -> None:
+    header = read("#SBATCH --dependency=after:a+5:b,afterok:c+5")
+    assert header.problems == ()
+    assert values(header)["after"] == ["started:a+5m", "started:b", "ok:c"]
+    header = read("#SBATCH --dependency=afterok:a:b?afternotok:c")
+    assert header.problems == ()
+    assert values(header)["after"] == ["ok?:a", "ok?:b", "failed?:c"]
+    for mixed in ("afterok:a?afterok:b,afterok:c", "afterok:a?singleton"):
+        (problem,) = read(f"#SBATCH --dependency={mixed}").problems
+        assert "'?' (any)" in problem.message
+
+
 def test_a_plain_slurm_memory_is_in_mebibytes() -> None:
     assert values(read("#SBATCH --mem=4096"))["memory"] == ["4Gi"]
 
@@ -123,7 +135,7 @@ def test_unknown_options_can_be_ignored_and_are_then_noted() -> None:
 
 def test_every_problem_of_a_header_is_reported() -> None:
     header = read("#SBATCH --input=a", "#SBATCH --nodes=2-4:2", "#SBATCH --mem=lots",
-                  "#SBATCH --dependency=after:3", "#FAIRLEAD --gpu 8",
+                  "#SBATCH --dependency=expand:3", "#FAIRLEAD --gpu 8",
                   "#SBATCH --constraint")  # fmt: skip
     assert sorted(problem.where for problem in header.problems) == [
         f"train.sh:{line}:1" for line in range(2, 8)

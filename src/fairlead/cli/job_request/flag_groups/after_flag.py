@@ -7,6 +7,7 @@ from typing import Protocol
 
 from fairlead.api.jobs.after import AFTER_ELEMENTS_MAX, SAME_ELEMENT, After, AfterState
 from fairlead.api.values.indices import IndicesError, parse_indices
+from fairlead.cli.formats.text import parse_duration
 from fairlead.cli.job_request.arrays import parse_reference
 from fairlead.cli.job_request.flag_groups.flags import Flag, FlagValue, FlagValues
 from fairlead.input.suggest import nearest
@@ -15,9 +16,12 @@ SINGLETON = "singleton"  # of --after: once earlier jobs of this name have ended
 _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 #: Of an array: each element after the success of the element of its own index in another one.
 _EACH = "each"
+_STARTED = "started"
+#: Behind when: of all that have it one is enough.
+_ANY_OF = "?"
 _AFTER_STATES = {
     "ok": AfterState.SUCCEEDED, "any": AfterState.FINISHED, "failed": AfterState.FAILED,
-    _EACH: AfterState.SUCCEEDED,
+    _STARTED: AfterState.STARTED, _EACH: AfterState.SUCCEEDED,
 }  # fmt: skip
 
 
@@ -36,6 +40,9 @@ def parse_after(givens: FlagValues, complain: Complain) -> tuple[After, ...]:
     out: dict[After, None] = {}
     for given in givens.get(Flag.AFTER, ()):
         when, colon, job = given.value.partition(":")
+        when, any_of = when.removesuffix(_ANY_OF), when.endswith(_ANY_OF)
+        job, plus, delay = job.partition("+") if when == _STARTED else (job, "", "")
+        seconds = _seconds(delay) if plus else 0
         if given.value == SINGLETON:
             continue
         reference = parse_reference(job)
@@ -45,7 +52,7 @@ def parse_after(givens: FlagValues, complain: Complain) -> tuple[After, ...]:
                           help_=f"--after ok:{given.value}")  # fmt: skip
         elif when not in _AFTER_STATES:
             near = nearest(when, _AFTER_STATES)
-            complain(given, f"'{when}' must be ok, any, failed or each",
+            complain(given, f"'{when}' must be ok, any, failed, started or each",
                           help_=f"--after {near}:{job}" if near else "")  # fmt: skip
         elif not _NAME.match(name) or len(name) > 253:
             complain(given, f"'{job}' is not the name of a job")
@@ -54,10 +61,23 @@ def parse_after(givens: FlagValues, complain: Complain) -> tuple[After, ...]:
                           help_=f"--after {_EACH}:{name} beside --array INDICES")  # fmt: skip
         elif problem := _list_problem(elements):
             complain(given, f"'{job}' {problem}")
+        elif seconds is None:
+            complain(given, f"'{delay}' is no delay", help_=f"--after {_STARTED}:{job}+10m")
         else:
             chosen = SAME_ELEMENT if when == _EACH else elements
-            out[After(job=name, state=_AFTER_STATES[when], elements=chosen)] = None
+            after = After(
+                name, _AFTER_STATES[when], elements=chosen, any_of=any_of, delay_seconds=seconds
+            )
+            out[after] = None
     return tuple(out)
+
+
+def _seconds(delay: str) -> int | None:
+    """Return the seconds of a duration; None where it is none."""
+    try:
+        return round(parse_duration(delay))
+    except ValueError:
+        return None
 
 
 def _list_problem(elements: str) -> str:

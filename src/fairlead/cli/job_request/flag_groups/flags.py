@@ -115,9 +115,9 @@ FLAGS: dict[Flag, FlagInfo] = {
     ),
     Flag.AFTER: FlagInfo(
         "WHEN:JOB",
-        "Start after ok:JOB, any:JOB or failed:JOB; JOB may be an array or elements of one, as "
-        "NAME[3-9]. With --array, each:NAME starts each element after its own of that array. "
-        "Repeatable.",
+        "Start after ok:JOB, any:JOB, failed:JOB or started:JOB+10m; JOB may be an array or "
+        "elements of one, as NAME[3-9]. With --array, each:NAME starts each element after its own "
+        "of that array. Repeatable; of those with a question mark, ok?:JOB, one is enough.",
         True,
     ),
     Flag.ARRAY: FlagInfo(

@@ -8,8 +8,8 @@ attempt begins; `suspend` and the deadline always.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypeAlias, assert_never
 
 from fairlead.api import names
@@ -45,6 +45,7 @@ class CancelJob:
 Gate: TypeAlias = MayQueue | Refuse | CancelJob
 
 HELD = Verdict(Reason.HELD)
+_NONE_BEGUN: Mapping[str, float] = {}
 #: Names along a ring that are shown.
 CYCLE_SHOWN_MAX = 12
 
@@ -55,12 +56,14 @@ def gate(
     element: ElementState = ElementState.NONE,
     *,
     now: float,
+    begun: Mapping[str, float] = _NONE_BEGUN,
     cycle: Sequence[str] = (),
 ) -> Gate:
     """Judge a job that is neither finished nor cancelled and has no pods.
 
     `dependencies` holds the state of each job in `spec.after`; a job that is left out is missing.
-    `cycle` are the names along a ring in which the job waits for itself (`find_cycle`).
+    `begun` says when those of them that have run or ended first did. `cycle` are the names along a
+    ring in which the job waits for itself (`find_cycle`).
     A job of an array's element that has ended came late, and never runs: the element would run
     twice (docs/design/arrays.md).
     """
@@ -75,7 +78,7 @@ def gate(
             return Refuse(HELD)
         early = None if has_begun(job) else next(_early(job, now), None)
         return MayQueue() if early is None else Refuse(early)
-    unmet = list(_unmet(job, dependencies))
+    unmet = _unmet(job, dependencies, begun, now)
     for after, verdict in unmet:
         if verdict.reason is Reason.DEPENDENCY_FAILED and after.on_unmet is AfterFailed.CANCEL:
             return CancelJob(verdict)
@@ -95,12 +98,18 @@ def cycle_verdicts(cycle: Sequence[str]) -> Iterator[Verdict]:
         yield Verdict(Reason.DEPENDENCY_CYCLE, {"path": " -> ".join(cycle)})
 
 
-def changes_at(job: Job, now: float) -> float | None:
+def changes_at(job: Job, now: float, begun: Mapping[str, float] = _NONE_BEGUN) -> float | None:
     """Return when time alone changes what the gate says of a job; None: never."""
-    if job.spec.not_before is None and job.spec.deadline is None:
+    if job.spec.not_before is None and job.spec.deadline is None and not begun:
         return None
     first = parse_time(job.spec.not_before) if job.spec.not_before else None
-    return earliest(*(at for at in (first, _latest_start(job)) if at is not None and at > now))
+    delays = [
+        begun[after.job] + after.delay_seconds
+        for after in job.spec.after
+        if after.delay_seconds and after.job in begun
+    ]
+    instants = (first, _latest_start(job), *delays)
+    return earliest(*(at for at in instants if at is not None and at > now))
 
 
 def _latest_start(job: Job) -> float | None:
@@ -139,7 +148,29 @@ def dependency_state(job: Job | JobArray | None) -> DependencyState:
         return DependencyState.SUCCEEDED
     if is_true(job.status.conditions, names.FAILED):
         return DependencyState.FAILED
-    return DependencyState.UNFINISHED
+    if isinstance(job, Job):
+        is_begun = job.status.started_at is not None
+    else:
+        is_begun = job.status.elements.total > 0 and not job.status.elements.waiting
+    return DependencyState.STARTED if is_begun else DependencyState.UNFINISHED
+
+
+def begun_at(job: Job | None) -> float | None:
+    """Return when a job first ran, or ended without; None where it has done neither."""
+    text = None if job is None else job.status.started_at or job.status.finished_at
+    return parse_time(text) if text else None
+
+
+def begun_of(job: Job, find: Callable[[str, str], Job | None]) -> dict[str, float]:
+    """Return when those jobs first ran after which the job waits a while. `find` returns a job by
+    its namespace and name.
+    """
+    found = {
+        after.job: begun_at(find(job.metadata.namespace, after.job))
+        for after in job.spec.after
+        if after.delay_seconds
+    }
+    return {name: at for name, at in found.items() if at is not None}
 
 
 def admitted_verdict(job: Job) -> Verdict | None:
@@ -152,7 +183,7 @@ def admitted_verdict(job: Job) -> Verdict | None:
         return None
     for state in DependencyState:
         states = {after.job: state for after in job.spec.after}
-        unmet = (verdict for _, verdict in _unmet(job, states))
+        unmet = (verdict for _, verdict in _unmet(job, states, _NONE_BEGUN, math.inf))
         for verdict in (HELD, *_early(job, -math.inf), *unmet):
             if verdict.message == said.message:
                 return verdict
@@ -160,26 +191,51 @@ def admitted_verdict(job: Job) -> Verdict | None:
 
 
 def _unmet(
-    job: Job, dependencies: Mapping[str, DependencyState]
-) -> Iterator[tuple[After, Verdict]]:
-    """Yield the dependencies that do not hold, each with its verdict."""
+    job: Job, dependencies: Mapping[str, DependencyState], begun: Mapping[str, float], now: float
+) -> list[tuple[After, Verdict]]:
+    """Return the dependencies that do not hold, each with its verdict. Of those of which one is
+    enough none where one holds, and those that can hold no more only where all of them are so.
+    """
+    found: list[tuple[After, Verdict]] = []
+    alternatives: list[tuple[After, Verdict]] = []
+    has_one = False
     for after in job.spec.after:
         state = dependencies.get(after.job, DependencyState.MISSING)
-        blockers = () if after.elements else ((job.metadata.namespace, after.job),)
-        facts = {"job": after.target, "state": after.state.value}
-        match state:
-            case DependencyState.MISSING:
-                yield after, Verdict(Reason.DEPENDENCY_MISSING, facts, blockers)
-            case DependencyState.NO_ELEMENT:
-                yield after, Verdict(Reason.NO_SUCH_ELEMENT, {"job": after.target})
-            case DependencyState.UNFINISHED:
-                yield after, Verdict(Reason.DEPENDENCY, facts, blockers)
-            case DependencyState.SUCCEEDED | DependencyState.FAILED:
-                if not _holds(after.state, state):
-                    ended = {"job": after.target, "state": state.value, "wanted": after.state.value}
-                    yield after, Verdict(Reason.DEPENDENCY_FAILED, ended, blockers)
-            case _:
-                assert_never(state)
+        is_over = begun.get(after.job, -math.inf) + after.delay_seconds <= now
+        verdict = _unmet_verdict(job, after, state, is_over=is_over)
+        has_one |= after.any_of and verdict is None
+        if verdict is not None:
+            (alternatives if after.any_of else found).append((after, verdict))
+    if has_one:
+        return found
+    open_ = [each for each in alternatives if each[1].reason is not Reason.DEPENDENCY_FAILED]
+    return found + (open_ or alternatives)
+
+
+def _unmet_verdict(
+    job: Job, after: After, state: DependencyState, *, is_over: bool
+) -> Verdict | None:
+    """Return the verdict of a dependency that does not hold; None for one that does. `is_over`: its
+    delay is.
+    """
+    blockers = () if after.elements else ((job.metadata.namespace, after.job),)
+    waits = Verdict(Reason.DEPENDENCY, {"job": after.target, "state": after.wanted}, blockers)
+    match state:
+        case DependencyState.MISSING:
+            return replace(waits, reason=Reason.DEPENDENCY_MISSING)
+        case DependencyState.NO_ELEMENT:
+            return Verdict(Reason.NO_SUCH_ELEMENT, {"job": after.target})
+        case DependencyState.UNFINISHED:
+            return waits
+        case DependencyState.STARTED:
+            return None if after.state is AfterState.STARTED and is_over else waits
+        case DependencyState.SUCCEEDED | DependencyState.FAILED:
+            if _holds(after.state, state):
+                return None if is_over else waits
+            ended = {"job": after.target, "state": state.value, "wanted": after.state.value}
+            return Verdict(Reason.DEPENDENCY_FAILED, ended, blockers)
+        case _:
+            assert_never(state)
 
 
 def _holds(wanted: AfterState, state: DependencyState) -> bool:
@@ -188,7 +244,7 @@ def _holds(wanted: AfterState, state: DependencyState) -> bool:
             return state is DependencyState.SUCCEEDED
         case AfterState.FAILED:
             return state is DependencyState.FAILED
-        case AfterState.FINISHED:
+        case AfterState.FINISHED | AfterState.STARTED:
             return True
         case _:
             assert_never(wanted)
