@@ -284,7 +284,8 @@ def test_scancel_says_which_id_is_wrong_and_what_is_no_signal(tools: Tools) -> N
     said = tools.run("scancel", str(number), "--signal", "USR3", code=1).err
     assert said == "scancel: error: Unknown job signal: USR3\n"
     eventually(lambda: tools.queue("-j", str(number)), [f"{number} R"])
-    assert "it has no steps" in tools.run("scancel", str(number), "-s", "USR1", code=1).err
+    for signal in ("USR1", "TERM"):
+        assert "it has no steps" in tools.run("scancel", str(number), "-s", signal, code=1).err
     tools.run("scancel", "--name", "signalled", "--state=RUNNING", "--me")
     eventually(lambda: tools.queue("-j", str(number)), [])
     assert tools.run("scancel", str(number)).err == "", "what has ended is no error"
@@ -293,7 +294,7 @@ def test_scancel_says_which_id_is_wrong_and_what_is_no_signal(tools: Tools) -> N
 
 
 CATCHES = """\
-for n in USR1 USR2; do trap "echo $1 has $n >>signals; [ $n = USR1 ] || exit 0" $n; done
+for n in USR1 USR2; do trap "echo $1 has $n >>signals; [ $n != USR2 ] || exit 0" $n; done
 touch "up-$1"; while :; do sleep 0.05; done
 """
 
@@ -301,7 +302,7 @@ touch "up-$1"; while :; do sleep 0.05; done
 def test_scancel_sends_a_signal_to_steps_to_one_of_them_to_the_script_or_to_all(
     tools: Tools,
 ) -> None:
-    (tools.root / "catch").write_text(CATCHES)
+    (tools.root / "catch").write_text(CATCHES.replace("USR1 USR2", "USR1 USR2 TERM"))
     number = tools.submit(
         "#!/bin/bash\nfor i in 0 1; do srun -n1 bash catch step$i &\n"
         "until [ -e up-step$i ]; do sleep 0.1; done; done; set -- script; . ./catch\n",
@@ -317,6 +318,8 @@ def test_scancel_sends_a_signal_to_steps_to_one_of_them_to_the_script_or_to_all(
 
     reach(["script"], "--signal=USR1", "-b", str(number))
     reach(["step0", "step1"], str(number), "--signal", "USR1")
+    reach(["step0", "step1"], "--signal=TERM", str(number))
+    assert tools.queue("-j", str(number)) == [f"{number} R"], "TERM is for the steps"
     reach(["step0"], "-s", "SIGUSR2", f"{number}.0")
     eventually(
         lambda: "completed" in tools.run("scancel", "-s10", f"{number}.0", code=None).err,

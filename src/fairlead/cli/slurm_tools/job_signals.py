@@ -22,8 +22,8 @@ from fairlead.cli.slurm_tools.states import SlurmState
 from fairlead.input.errors import CliError
 
 _STEP = re.compile(r"([^.]+)\.(\d+|batch)")
-#: What ends a job, steps and all, when nothing of it is named.
-_ENDING = frozenset(("KILL", "TERM"))
+#: What ends a job, steps and all, when nothing of it is named; other signals are for its steps.
+_ENDING = "KILL"
 STEPS, BATCH, FULL = "steps", "batch", "full"
 _AS_IT_IS = """if [ "$PPID" = 0 ]; then first=1 group=-1
 else read -r first rest <"/proc/$PPID/task/$PPID/children"; group=-$first; fi
@@ -42,7 +42,7 @@ class JobSignal:
     @property
     def ends_jobs(self) -> bool:
         """True where the whole job is to end."""
-        return self.target == STEPS and self.name in _ENDING
+        return self.target == STEPS and self.name == _ENDING
 
 
 def asked_signal(given: GivenOptions) -> JobSignal:
@@ -91,9 +91,12 @@ def send(api: Api, record: QueueRecord, signal: JobSignal) -> str:
 
 
 def _beside(api: Api, pod: Pod, command: tuple[str, ...]) -> str:
-    """Run a command in a member; return what it says where it fails."""
+    """Run a command in a member; return what it says where it fails. To end with the container is
+    no failure: the signal has ended what runs there.
+    """
     import asyncio
 
+    from fairlead.cli.sessions.foreground import WITH_CONTAINER
     from fairlead.cli.sessions.session import Streams, run_session
     from fairlead.kube.websocket import SocketServer
 
@@ -102,4 +105,6 @@ def _beside(api: Api, pod: Pod, command: tuple[str, ...]) -> str:
     server = SocketServer(api.connection, api.token())
     code = asyncio.run(run_session(server, pod, command, streams))
     text = b"".join(said).decode(errors="replace").strip()
-    return "" if code == 0 else text or f"the signal could not be sent (exit code {code})"
+    if code == 0 or (code == WITH_CONTAINER and not text):
+        return ""
+    return text or f"the signal could not be sent (exit code {code})"
