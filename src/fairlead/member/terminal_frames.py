@@ -14,9 +14,9 @@ import struct
 WHOSE = ("FAIRLEAD_JOB_UID", "FAIRLEAD_ATTEMPT", "FAIRLEAD_ROLE", "FAIRLEAD_INDEX")
 #: What the way writes before anything else.
 MAGIC = b"fairlead-session 1\n"
-#: Exit codes of the way: no such session; a log that takes nothing; no Python, or no place for a
-#: socket.
-NO_SESSION, NOT_LOGGED, NOT_HELD = 3, 4, 125
+#: Exit codes of the way: no such session; a log that takes nothing; a holder that does not answer;
+#: no Python, or no place for a socket.
+NO_SESSION, NOT_LOGGED, NO_ANSWER, NOT_HELD = 3, 4, 5, 125
 HELLO, INPUT, SIZE, ACK, PING, LEAVE, LIST = b"h", b"i", b"s", b"a", b"p", b"l", b"q"
 WELCOME, OUTPUT, TAKEN, END, TAKEN_OVER, INFO = b"w", b"o", b"t", b"e", b"x", b"n"
 HEAD, OFFSET, ROWS_COLUMNS = struct.Struct("!cI"), struct.Struct("!Q"), struct.Struct("!HH")

@@ -27,6 +27,7 @@ from fairlead.member.terminal_frames import (
     INFO,
     LIST,
     MAGIC,
+    NO_ANSWER,
     NO_SESSION,
     NOT_HELD,
     NOT_LOGGED,
@@ -43,6 +44,8 @@ from fairlead.member.terminal_holder import (
 )
 
 SESSIONS_MAX = 64
+#: A holder that takes longer to answer may only have had no processor.
+ANSWER_SECONDS = 5.0
 _PREFIX = ".fairlead-session-"
 _PLACES = ("/tmp", "/dev/shm")  # noqa: S108 # a random name, mode 0700, checked
 #: By the descriptor of its directory, however long the name of that is.
@@ -85,22 +88,27 @@ def _remove(path: str) -> None:
         os.rmdir(path)
 
 
-def _connections(prefix: str) -> list[tuple[str, socket.socket]]:
-    """Connect to holders of this user, by what their directories begin with; remove what dead ones
-    have left behind.
+def _connections(prefix: str) -> list[tuple[str, socket.socket | None]]:
+    """Connect to holders of this user, by what their directories begin with; None for one that does
+    not answer. Remove what dead ones have left behind.
     """
-    found: list[tuple[str, socket.socket]] = []
+    found: list[tuple[str, socket.socket | None]] = []
     for place in _places():
         with suppress(OSError):
             for entry in os.scandir(place):
                 if entry.name.startswith(prefix) and len(found) < SESSIONS_MAX:
-                    connection = _connect(entry.path)
+                    try:
+                        connection = _connect(entry.path)
+                    except socket.timeout:  # noqa: UP041 - Python 3.8
+                        found.append((entry.path, None))
+                        continue
                     if connection is not None:
                         found.append((entry.path, connection))
     return found
 
 
 def _connect(path: str) -> socket.socket | None:
+    """Connect to a holder of this user; None where none listens. socket.timeout."""
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -110,13 +118,17 @@ def _connect(path: str) -> socket.socket | None:
     try:
         if info.st_uid != os.geteuid() or stat.S_IMODE(info.st_mode) != 0o700:
             return None
-        connection.settimeout(5.0)
+        connection.settimeout(ANSWER_SECONDS)
         connection.connect(_SOCKET.format(directory))
         if is_own(connection):
             return connection
     except ConnectionRefusedError:
         if time.time() > info.st_mtime + JOIN_SECONDS:
             _remove(path)
+    except BlockingIOError:  # so many wait for it already
+        raise socket.timeout from None  # noqa: UP041 - Python 3.8
+    except socket.timeout:  # noqa: UP041 - Python 3.8
+        raise
     except OSError:
         return None
     finally:
@@ -124,15 +136,25 @@ def _connect(path: str) -> socket.socket | None:
     return None
 
 
-def _ask(connection: socket.socket) -> dict[str, Any] | None:
-    """Return what a holder says of itself, and close the connection."""
+def _ask(connection: socket.socket | None) -> dict[str, Any] | None:
+    """Return what a holder says of itself, and close the connection; None where it has ended.
+
+    socket.timeout: it does not answer.
+    """
+    if connection is None:
+        raise socket.timeout  # noqa: UP041 - Python 3.8
     frames = Frames()
-    with connection, suppress(OSError, ValueError):
-        connection.sendall(frame(LIST))
-        while data := connection.recv(CHUNK_BYTES):
-            for kind, body in frames.feed(data):
-                if kind == INFO:
-                    return dict(json.loads(body))
+    with connection:
+        try:
+            connection.sendall(frame(LIST))
+            while data := connection.recv(CHUNK_BYTES):
+                for kind, body in frames.feed(data):
+                    if kind == INFO:
+                        return dict(json.loads(body))
+        except socket.timeout:  # noqa: UP041 - Python 3.8
+            raise
+        except (OSError, ValueError):
+            return None
     return None
 
 
@@ -168,7 +190,8 @@ def _open(program: HeldProgram) -> socket.socket:
             _refuse(NOT_LOGGED, f"the job's log does not take what is shown: {why}")
         program = program._replace(log=log)
     for _, other in _connections(_PREFIX):  # on a machine of many members, of ended ones, too
-        other.close()
+        if other is not None:
+            other.close()
     made = _listen()
     if made is None:
         _refuse(NOT_HELD, f"no directory for a socket: neither of {_places()}")
@@ -189,12 +212,18 @@ def _open(program: HeldProgram) -> socket.socket:
 
 def _join(name: str) -> socket.socket:
     """Return a connection to the session of a name."""
+    is_silent = False
     for path, connection in _connections(_prefix()):
-        said = _ask(connection)
-        if said is not None and str(said["name"]) == name:
-            found = _connect(path)
-            if found is not None:
-                return found
+        try:
+            said = _ask(connection)
+            found = _connect(path) if said is not None and str(said["name"]) == name else None
+        except socket.timeout:  # noqa: UP041 - Python 3.8
+            is_silent = True
+            continue
+        if found is not None:
+            return found
+    if is_silent:
+        _refuse(NO_ANSWER, f"the holder of session {name} does not answer")
     return _refuse(NO_SESSION, f"there is no session {name}")
 
 
@@ -239,7 +268,9 @@ def main(argv: list[str]) -> int:
     """
     if argv[0] == "list":
         for _, connection in _connections(_prefix()):
-            said = _ask(connection)
+            said = None
+            with suppress(socket.timeout):
+                said = _ask(connection)
             if said is not None and not said["is_ended"]:
                 _write(json.dumps(said).encode() + b"\n")
     elif argv[0] == "open":
