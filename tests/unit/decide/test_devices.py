@@ -463,7 +463,22 @@ def test_of_two_jobs_that_name_a_claim_without_devices_the_older_one_starts() ->
             (("young", EPOCH - 1), ("old", EPOCH - 9))]  # fmt: skip
     state = cluster(jobs, [make_slice("n1", 1), make_slice("n2", 1)], claims=[claim])
     assert workers(decide(PlacementState(state), POLICY, EPOCH), "old") != []
-    assert verdict(state, "young").reason is Reason.DEVICE_CLAIM_SHARED
+    said = verdict(state, "young")
+    assert said.reason is Reason.DEVICE_CLAIM_SHARED
+    assert said.message.startswith("ResourceClaim shared, which job old gets first, has no devices")
+
+
+def test_a_gang_behind_a_job_that_fits_nowhere_says_which_job_that_is() -> None:
+    """The lone job keeps its turn, since a node for it may come; to end it helps the gang."""
+    lone = with_device_claims(
+        make_job("lone", gpus=0, cpu="1", node_selector={"no": "such"}), claims=["shared"]
+    )
+    jobs = [gang(2, claims=["shared"], created=EPOCH - 9), lone]
+    state = cluster(jobs, [make_slice("n1", 1)], claims=[make_device_claim("shared")])
+    assert "ResourceClaim shared, which job lone gets first, has" in verdict(state).message
+    assert verdict(state, "lone").reason is Reason.NO_MATCHING_NODE
+    state = cluster(jobs[:1], [make_slice("n1", 1)], claims=[make_device_claim("shared")])
+    assert workers(decide(PlacementState(state), POLICY, EPOCH), "j") == ["n1"] * 2
 
 
 @pytest.mark.parametrize("waits", ["gang", "held"])

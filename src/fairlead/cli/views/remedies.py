@@ -113,8 +113,8 @@ _NEXT = {
     "lists those there are",
     Reason.DEVICE_CLASS_MISSING: "create the class, or name another one; kubectl get deviceclasses "
     "lists those there are",
-    Reason.DEVICE_CLAIM_SHARED: "start one pod that uses the claim, and the job follows it; or a "
-    "ResourceClaimTemplate, from which each member gets a claim of its own",
+    Reason.DEVICE_CLAIM_SHARED: "start one pod that uses the claim, and the job follows it; let a "
+    "job that comes first end; or a ResourceClaimTemplate, by which each member has a claim",
     Reason.DEVICE_CLAIM_UNSUPPORTED: "submit it again with a claim without that part: kubectl "
     "explain resourceclaim.spec.devices",
     Reason.VOLUMES_IN_THE_WAY: "let a job that holds these nodes end, or add nodes there",

@@ -68,8 +68,9 @@ def _device_verdict(unusable: UnusableDevices) -> Verdict:
         case MissingDeviceClass(claim, device_class):
             facts = {"claim": claim, "device_class": device_class}
             return Verdict(Reason.DEVICE_CLASS_MISSING, facts)
-        case UnallocatedClaim(claim):
-            return Verdict(Reason.DEVICE_CLAIM_SHARED, {"claim": claim})
+        case UnallocatedClaim(claim, first):
+            words = f"{claim}, which job {first} gets first," if first else claim
+            return Verdict(Reason.DEVICE_CLAIM_SHARED, {"claim": words})
         case UnsupportedClaim(claim, path, why):
             facts = {"claim": claim, "path": path, "why": why}
             return Verdict(Reason.DEVICE_CLAIM_UNSUPPORTED, facts)

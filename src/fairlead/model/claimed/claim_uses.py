@@ -72,10 +72,10 @@ def _has_other_domain(job: Job) -> bool:
     return asked is not None and bool((asked.required and asked.key) or asked.slice_size)
 
 
-def is_first(job: JobKey, uses: Iterable[ClaimUse]) -> bool:
-    """Return whether a job gets the devices of a claim before all others that use it."""
+def first_of(uses: Iterable[ClaimUse]) -> JobKey | None:
+    """Return the job that gets the devices of a claim before all others that use it, if any."""
     turns = [each.turn for each in uses if each.turn is not None]
-    return not turns or min(turns)[-1] == job
+    return min(turns)[-1] if turns else None
 
 
 def shared_asks(asks: tuple[DeviceAsk, ...], sharers: int) -> tuple[DeviceAsk, ...] | None:

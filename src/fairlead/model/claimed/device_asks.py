@@ -197,9 +197,12 @@ class MissingDeviceClass:
 
 @dataclass(frozen=True, slots=True)
 class UnallocatedClaim:
-    """A claim that several pods share has no devices yet: where they will be is not known."""
+    """A claim that several pods share has no devices yet: where they will be is not known, or a job
+    of that name is the first to get them.
+    """
 
     claim: str
+    first: str = ""
 
 
 @dataclass(frozen=True, slots=True)

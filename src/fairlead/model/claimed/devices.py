@@ -28,7 +28,7 @@ from fairlead.api.kubernetes.devices import (
 from fairlead.api.names import HOSTNAME
 from fairlead.api.pods.served_resources import ResourceClasses
 from fairlead.model.asks.requests import Reach, Request, request_of
-from fairlead.model.claimed.claim_uses import ClaimUse, is_first, kinds_of, shared_asks, uses_of
+from fairlead.model.claimed.claim_uses import ClaimUse, first_of, kinds_of, shared_asks, uses_of
 from fairlead.model.claimed.device_asks import (
     ClaimName,
     DeviceAsk,
@@ -368,9 +368,9 @@ class DeviceTable:
                 return ((), () if near is None else (near,), ())
             asking, sharers = use.asked_by
             shared = shared_asks(found, sharers) if sharers else None
-            is_ours = is_first(job.metadata.key, self._users.get(named, {}).values())
-            if shared is None or not is_ours:
-                return UnallocatedClaim(name.words)
+            first = first_of(self._users.get(named, {}).values())
+            if shared is None or first not in (None, job.metadata.key):
+                return UnallocatedClaim(name.words, "" if shared is None or not first else first[1])
             domains = ((name.name, HOSTNAME),) if use.members > 1 else ()
             found = shared
             if role != asking:
