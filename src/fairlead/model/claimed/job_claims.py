@@ -11,7 +11,7 @@ from fairlead.api.jobs.job import Job, Role
 from fairlead.api.kubernetes.core import Pod, PodSpec
 from fairlead.api.kubernetes.volumes import PersistentVolumeClaim, own_claim_name
 from fairlead.api.names import JOB_UID
-from fairlead.api.pods.served_resources import ResourceNames
+from fairlead.api.pods.served_resources import ResourceNames, served_asks
 from fairlead.api.validation.claim_templates import claim_of
 from fairlead.model.claimed.device_asks import DeviceClaims, device_claims_of
 
@@ -61,10 +61,12 @@ def claims_of(job: Job, resources: ResourceNames = ()) -> Claims:
     admission has seen.
     """
     spec = job.spec
-    if not resources and (spec.checkpoint is None or not spec.checkpoint.claim_name):
+    if spec.checkpoint is None or not spec.checkpoint.claim_name:
         for role in spec.roles:  # no generator, as it is asked so often
             pod = role.template.spec
             if pod.volumes or role.volume_claim_templates or pod.resource_claims:
+                break
+            if served_asks(pod, resources):
                 break
         else:
             return NO_CLAIMS
