@@ -243,11 +243,11 @@ class DeviceChecker(Observer):
             self._reserved[uid].add(key)
             self._check_near(uid)
 
-    def pod(self, pod: Pod | None, key: ObjectKey, now: float) -> None:
+    def pod(self, new: Pod | None, key: ObjectKey, now: float) -> None:
         """Judge where a pod is that has a claim."""
-        if pod is not None and pod.spec.node_name and pod.spec.resource_claims:
-            self._pods[pod.metadata.uid] = pod.spec.node_name
-            self._check_near(pod.metadata.uid)
+        if new is not None and new.spec.node_name and new.spec.resource_claims:
+            self._pods[new.metadata.uid] = new.spec.node_name
+            self._check_near(new.metadata.uid)
 
     def _check_near(self, uid: str) -> None:
         """The devices of a pod's claims are on its node, once it is on one."""
