@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from typing import Any
 
@@ -58,13 +58,13 @@ _DOMAINS_MIXED_MAX = 4
 DOMAINS_TRIED_MAX = 64
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)  # no slots: `distinct_slots` is kept
 class Plan:
     """The slots of every member: `slots[r][i]` for member i of role r, in the gang's role order."""
 
     slots: tuple[Ints, ...]
 
-    @property
+    @cached_property
     def distinct_slots(self) -> Ints:
         """The slots that are used, sorted."""
         if len(self.slots) == 1 and len(self.slots[0]) == 1:
