@@ -127,16 +127,16 @@ class _Cycle:
         self._verdicts: dict[ObjectKey, Verdict] = {}
         self._fit = Fit(context)
         self._preempting = self._fit.preempting
-        self._explain = Verdicts(context, self._fit, self._write)
+        self._explaining = Verdicts(context, self._fit)
         if contains_faults:
-            context.on_fault = self._explain.note_fault
+            context.on_fault = self._note_fault
 
     def run(self) -> Decision[Action]:
         """Decide."""
         self._settle()
         self._leave(self._try())
         self._nominate()
-        self._leave(self._explain.run())
+        self._leave(self._explain())
         self._preempt()
         self._consolidate()
         if self._context.policy.expects_places:  # last, as nothing else of this decision knows
@@ -168,7 +168,7 @@ class _Cycle:
         self._nominate()
         if key in self._verdicts or self._state.jobs[key].group is None:
             return self._verdicts.get(key)
-        return self._explain.of(key)
+        return self._explaining.of(key)
 
     def place_of(self, key: ObjectKey) -> Placement | None:
         """Return the place that a job has got so far."""
@@ -210,6 +210,24 @@ class _Cycle:
             self._actions.append(nominate_job(job, found, verdict, names, at=self._at, kind=kind))
         for key, standing in self._preempting.standing.items():
             self._write(key, self._preempting.verdict(standing), True)
+
+    def _explain(self) -> list[OrderKey]:
+        """Write why jobs wait; return those at the head that would have been too much."""
+        context, written = self._context, 0
+        for order, is_fresh, may_wait in self._explaining.due():
+            if written >= context.policy.writes_max:
+                context.wakes.append(context.now)
+                break
+            verdict = self._explaining.judge(order, may_wait=may_wait)
+            if verdict is not None:
+                written += self._write(order.job_key, verdict, is_fresh)
+        if self._explaining.has_more and written:
+            context.wakes.append(context.now)
+        self._explaining.judge_deep()
+        return self._explaining.left
+
+    def _note_fault(self, key: ObjectKey, error: Exception) -> None:
+        self._write(key, self._explaining.of_fault(key, error), True)
 
     def _preempt(self) -> None:
         """Request of victims to leave; withdraw what does not hold any more."""

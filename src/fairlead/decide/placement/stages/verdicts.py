@@ -6,10 +6,9 @@ near the head of the queue soon, further back a few at a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import TypeAlias
 
 from fairlead.decide.placement.desk.context import PlanningContext
 from fairlead.decide.placement.places.kept_room import QueueReservation
@@ -32,19 +31,18 @@ from fairlead.model.gang.gangs import GangRequest, InvalidGang
 
 _FAULT_LENGTH_MAX = 300
 
-#: Called with a waiting job, its verdict and whether every number of it counts; returns whether
-#: the verdict is to be written.
-OnVerdict: TypeAlias = Callable[[ObjectKey, Verdict, bool], bool]
-
 
 class Verdicts:
     """Makes the verdicts of one decision."""
 
-    def __init__(self, context: PlanningContext, fit: Fit, on_verdict: OnVerdict) -> None:
+    def __init__(self, context: PlanningContext, fit: Fit) -> None:
         self._context = context
         self._fit = fit
-        self._on_verdict = on_verdict
+        #: Jobs at the head of the queue that would have been too much.
+        self.left: list[OrderKey] = []
         self._judgements = 0
+        #: Jobs without a verdict that this decision looks at.
+        self._unwritten_count = 0
         #: The shapes that this decision has judged.
         self._judged: dict[int, RequestShape] = {}
         #: Whether there is room for a shape beside all that this decision has placed.
@@ -54,16 +52,35 @@ class Verdicts:
         #: Which of the jobs ahead a request of a lane would delay.
         self._delayed: dict[object, QueueReservation | None] = {}
 
-    def run(self) -> list[OrderKey]:
-        """Judge the head of the queue and jobs without a verdict, then some of the others.
-
-        Returns the jobs at the head that would have been too much.
+    def due(self) -> Iterator[tuple[OrderKey, bool, bool]]:
+        """Yield the head of the queue and jobs without a verdict; of each whether every number of
+        its verdict counts, and whether it may wait for one. `judge` each before the next.
         """
         context = self._context
         context.capacity.kept = context.state.starts.together(context.capacity.kept)
-        left = self._judge_waiting()
-        self._judge_deep()
-        return left
+        queue, policy = context.state.queue, context.policy
+        fresh = queue.first(policy.fresh_jobs_max)
+        unwritten = self._unwritten(policy.writes_max + len(context.placed))
+        self._unwritten_count = len(unwritten)
+        is_fresh, is_new = dict.fromkeys(fresh), dict.fromkeys(unwritten)
+        for order in sorted(dict.fromkeys([*fresh, *unwritten])):
+            key = order.job_key
+            is_kept = key in context.placed or self._fit.preempting.is_nominated(key)
+            if not is_kept and not context.is_left_alone(key):
+                yield order, order in is_fresh, order not in is_new
+
+    @property
+    def has_more(self) -> bool:
+        """True while jobs without a verdict are left for the next decision."""
+        return self._context.state.queue.unwritten_count > self._unwritten_count
+
+    def judge(self, order: OrderKey, *, may_wait: bool) -> Verdict | None:
+        """Return the verdict on a job that waits; None where it was not got to, or this raised."""
+        context, key = self._context, order.job_key
+        verdict = context.contained(key, partial(self._verdict_of, key, may_wait=may_wait))
+        if verdict is None and not context.is_left_alone(key):
+            self.left.append(order)
+        return verdict
 
     def of(self, key: ObjectKey) -> Verdict | None:
         """Return the verdict on one job that the stages before have left to wait; None where it was
@@ -73,39 +90,14 @@ class Verdicts:
         context.capacity.kept = context.state.starts.together(context.capacity.kept)
         return None if context.is_left_alone(key) else self._verdict_of(key, may_wait=False)
 
-    def note_fault(self, key: ObjectKey, error: Exception) -> None:
-        """Give a job over which this code raised the verdict that says so."""
+    def of_fault(self, key: ObjectKey, error: Exception) -> Verdict:
+        """Return the verdict on a job over which this code raised; its shape has it as well."""
         fault = f"{type(error).__name__}: {error}"[:_FAULT_LENGTH_MAX]
         verdict = Verdict(Reason.SET_ASIDE, {"stage": "decided on", "fault": fault})
         group = self._context.state.jobs[key].group
         if group is not None:
             self._note(group.shape, verdict, basis=None)
-        self._on_verdict(key, verdict, True)
-
-    def _judge_waiting(self) -> list[OrderKey]:
-        context = self._context
-        queue, policy = context.state.queue, context.policy
-        fresh = queue.first(policy.fresh_jobs_max)
-        unwritten = self._unwritten(policy.writes_max + len(context.placed))
-        is_fresh, is_new = dict.fromkeys(fresh), dict.fromkeys(unwritten)
-        written, left = 0, list[OrderKey]()
-        for order in sorted(dict.fromkeys([*fresh, *unwritten])):
-            key = order.job_key
-            is_kept = key in context.placed or self._fit.preempting.is_nominated(key)
-            if is_kept or context.is_left_alone(key):
-                continue
-            if written >= policy.writes_max:
-                context.wakes.append(context.now)
-                break
-            make = partial(self._verdict_of, key, may_wait=order not in is_new)
-            verdict = context.contained(key, make)
-            if verdict is not None:
-                written += self._on_verdict(key, verdict, order in is_fresh)
-            elif not context.is_left_alone(key):
-                left.append(order)
-        if queue.unwritten_count > len(unwritten) and written:
-            context.wakes.append(context.now)
-        return left
+        return verdict
 
     def _unwritten(self, count: int) -> list[OrderKey]:
         """Return the first jobs whose written verdict is out of date or missing."""
@@ -119,7 +111,7 @@ class Verdicts:
             if entry is not None and entry.group is not None
         ]
 
-    def _judge_deep(self) -> None:
+    def judge_deep(self) -> None:
         """Look again, a few at a time, at shapes whose verdict is of other nodes than there are."""
         context = self._context
         queue, version = context.state.queue, context.cluster.table.nodes_version
