@@ -15,7 +15,6 @@ mpirun (`gang_link`, docs/design/mpi.md).
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import os
 import shutil
 import signal
@@ -29,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, BinaryIO
 
-from fairlead.member.attempt_lock import EXIT_STOPPED, HELD, AttemptLock, Superseded, acquire
+from fairlead.member.attempt_lock import EXIT_STOPPED, AttemptLock
 from fairlead.member.end_signal import KILL_SECONDS, EndSignal, end_signal
 from fairlead.member.gang_link import (
     Gang,
@@ -37,20 +36,16 @@ from fairlead.member.gang_link import (
     LinkLost,
     Reception,
     Spawn,
-    join,
-    listen,
     spawning,
 )
-from fairlead.member.gang_peers import EXIT_UNAVAILABLE, GATHER_SECONDS_MAX, MpiError, any_of
+from fairlead.member.gang_peers import MpiError, all_here, any_of, link_to_first
 from fairlead.member.het_groups import cpus_of_nodes
 from fairlead.member.mpirun import (
-    PR_SET_CHILD_SUBREAPER,
     NotInstalledError,
-    end_like,
     end_of,
-    gang_of_environment,
+    exit_code_of,
     kill_descendants,
-    superseded,
+    run_locked,
 )
 from fairlead.member.srun_options import pattern_path
 from fairlead.member.step_layout import StepError
@@ -109,21 +104,7 @@ class Others:
 
     async def gather(self, gang: Gang, spawn: Spawn) -> None:
         """Return once all members are here and ready; MpiError."""
-        try:
-            listener = listen(gang)
-        except OSError as error:
-            raise MpiError(f"no port of {gang.address} is free: {error.strerror}") from None
-        accepting = spawn(Reception(gang, self.welcome, spawn).serve(listener))
-        try:
-            async with asyncio.timeout(GATHER_SECONDS_MAX):
-                await self._has_all
-        except TimeoutError:
-            missing = sorted(set(range(1, self._size)) - set(self._links))
-            raise MpiError(
-                f"members {missing[:10]} did not come within {GATHER_SECONDS_MAX:.0f} s"
-            ) from None
-        finally:
-            accepting.cancel()
+        await all_here(Reception(gang, self.welcome, spawn), self._has_all, self._links)
         for link in tuple(self._links.values()):
             await link.send({"start": True})
 
@@ -340,13 +321,7 @@ async def _other(gang: Gang, warning: EndSignal | None) -> int:
     What was asked for before an end comes from the first member, in whose good time SIGTERM is
     passed on here.
     """
-    try:
-        link, _ = await join(gang, GATHER_SECONDS_MAX)
-    except TimeoutError:
-        raise MpiError(
-            f"the first member did not answer at {gang.address}:{gang.port} within "
-            f"{GATHER_SECONDS_MAX:.0f} s, or not all members came"
-        ) from None
+    link = await link_to_first(gang)
     async with spawning() as spawn:
         tasks, loop = Tasks(link.send, spawn), asyncio.get_running_loop()
         leads = {signal.SIGTERM: warning.lead_seconds if warning is not None else 0}
@@ -368,20 +343,13 @@ async def _other(gang: Gang, warning: EndSignal | None) -> int:
 
 def run(command: list[str], asked: AskedTasks) -> int:
     """Run this member's part of the script; return the exit code."""
-    gang, lock = gang_of_environment(), AttemptLock.of_this_member()
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    if lock is not None:
-        acquire(lock, superseded)
-        os.environ[HELD] = "1"
-    try:
-        code = asyncio.run(
-            _first(gang, command, asked) if gang.rank == 0 else _other(gang, asked.warning)
-        )
-    finally:
-        kill_descendants()
-        if lock is not None:
-            lock.end()
-    return end_like(code)
+
+    async def part(gang: Gang) -> int:
+        if gang.rank == 0:
+            return await _first(gang, command, asked)
+        return await _other(gang, asked.warning)
+
+    return run_locked(AttemptLock.of_this_member(), part)
 
 
 def main(argv: list[str]) -> int:
@@ -390,19 +358,11 @@ def main(argv: list[str]) -> int:
     given = dict(zip(options[::2], options[1::2], strict=True))
     warning = end_signal(given["--signal"]) if "--signal" in given else None
     limit = int(given["--time"]) if "--time" in given else None
-    try:
-        copies = Copies(
-            given.get("--output", ""), given.get("--error", ""),
-            given.get("--open-mode") == "append",
-        )  # fmt: skip
-        return run(command, AskedTasks(warning, limit, copies))
-    except Superseded:
-        sys.stderr.write("fairlead batch: a later attempt of the job has begun\n")
-        return EXIT_STOPPED
-    except (MpiError, OSError) as error:
-        sys.stderr.write(f"fairlead batch: {error}\n")
-        kill_descendants()
-        return error.exit_code if isinstance(error, MpiError) else EXIT_UNAVAILABLE
+    is_appended = given.get("--open-mode") == "append"
+    outputs = given.get("--output", ""), given.get("--error", "")
+    return exit_code_of(
+        "batch", lambda: run(command, AskedTasks(warning, limit, Copies(*outputs, is_appended)))
+    )
 
 
 if __name__ == "__main__":

@@ -301,9 +301,9 @@ class Reception:
         spawn: Spawn,
     ) -> None:
         """`welcome` is awaited with each member's rank and link, for as long as that is in use."""
-        self._gang = gang
+        self.gang = gang
         self._welcome = welcome
-        self._spawn = spawn
+        self.spawn = spawn
         self._unproved: dict[asyncio.StreamWriter, None] = {}
 
     async def serve(self, listener: socket.socket) -> None:
@@ -322,7 +322,7 @@ class Reception:
                 except OSError:  # it is gone already, or there is no descriptor now
                     await asyncio.sleep(RETRY_SECONDS)
                 else:
-                    self._spawn(self._converse(*streams))
+                    self.spawn(self._converse(*streams))
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._unproved[writer] = None
@@ -332,7 +332,7 @@ class Reception:
             oldest.transport.abort()
         try:
             async with asyncio.timeout(PROOF_SECONDS_MAX):
-                rank, link = await prove_first(self._gang, reader, writer)
+                rank, link = await prove_first(self.gang, reader, writer)
             self._unproved.pop(writer, None)
             await self._welcome(rank, link)
         except (Stranger, LinkLost, TimeoutError):

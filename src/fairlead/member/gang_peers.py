@@ -7,7 +7,7 @@ All of it goes through the first member: the others connect to it once (`gang_li
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Any, Protocol
 
@@ -92,16 +92,9 @@ class FirstMember:
             else:
                 del self._links[rank]
 
-    async def gather(self) -> None:
+    async def gather(self, gang: Gang, spawn: Spawn) -> None:
         """Bring all members together, and send them the start; MpiError."""
-        try:
-            async with asyncio.timeout(GATHER_SECONDS_MAX):
-                await self._has_all
-        except TimeoutError:
-            missing = sorted(set(range(1, self._size)) - set(self._links))
-            raise MpiError(
-                f"ranks {missing[:10]} did not come within {GATHER_SECONDS_MAX:.0f} s"
-            ) from None
+        await all_here(Reception(gang, self.welcome, spawn), self._has_all, self._links)
         await self._send_all({"start": True})
 
     async def fence(self, put: pmi.Values) -> Mapping[str, str]:
@@ -203,6 +196,40 @@ class OtherMember:
         return code == 0
 
 
+async def all_here(
+    reception: Reception, has_all: asyncio.Future[None], here: Collection[int]
+) -> None:
+    """Let members in until all of them are `here`, which are their ranks; MpiError."""
+    gang = reception.gang
+    try:
+        listener = listen(gang)
+    except OSError as error:
+        raise MpiError(f"no port of {gang.address} is free: {error.strerror}") from None
+    accepting = reception.spawn(reception.serve(listener))
+    try:
+        async with asyncio.timeout(GATHER_SECONDS_MAX):
+            await has_all
+    except TimeoutError:
+        missing = sorted(set(range(1, gang.size)) - set(here))
+        raise MpiError(
+            f"members {missing[:10]} did not come within {GATHER_SECONDS_MAX:.0f} s"
+        ) from None
+    finally:
+        accepting.cancel()
+
+
+async def link_to_first(gang: Gang) -> Link:
+    """Return the link to the first member, once all members are here; MpiError."""
+    try:
+        link, _ = await join(gang, GATHER_SECONDS_MAX)
+    except TimeoutError:
+        raise MpiError(
+            f"the first member did not answer at {gang.address}:{gang.port} within "
+            f"{GATHER_SECONDS_MAX:.0f} s, or not all members came"
+        ) from None
+    return link
+
+
 @asynccontextmanager
 async def gathered(gang: Gang, spawn: Spawn) -> AsyncGenerator[Peers]:
     """Bring the gang together, for as long as the context is open; MpiError when it cannot be."""
@@ -210,24 +237,10 @@ async def gathered(gang: Gang, spawn: Spawn) -> AsyncGenerator[Peers]:
         yield Alone()
     elif gang.rank == 0:
         first = FirstMember(gang.size)
-        try:
-            listener = listen(gang)
-        except OSError as error:
-            raise MpiError(f"no port of {gang.address} is free: {error.strerror}") from None
-        accepting = spawn(Reception(gang, first.welcome, spawn).serve(listener))
-        try:
-            await first.gather()
-        finally:
-            accepting.cancel()
+        await first.gather(gang, spawn)
         yield first
     else:
-        try:
-            link, _ = await join(gang, GATHER_SECONDS_MAX)
-        except TimeoutError:
-            raise MpiError(
-                f"the first member did not answer at {gang.address}:{gang.port} within "
-                f"{GATHER_SECONDS_MAX:.0f} s, or not all members came"
-            ) from None
+        link = await link_to_first(gang)
         other = OtherMember(link)
         spawn(other.listen())
         try:

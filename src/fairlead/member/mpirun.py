@@ -17,12 +17,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from fairlead.member import pmi, pmix
 from fairlead.member.attempt_lock import EXIT_STOPPED, HELD, AttemptLock, Superseded, acquire
@@ -231,14 +231,20 @@ def kill_descendants() -> None:
 
 def run(command: list[str], *, is_pmix: bool = False) -> int:
     """Run `command` as this member's rank, under the lock of its attempt; return the exit code."""
-    gang, lock = gang_of_environment(), AttemptLock.of_this_member()
-    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    lock = AttemptLock.of_this_member()
     signal.signal(signal.SIGTERM, partial(_terminate, lock))
+    return run_locked(lock, partial(_run, command=command, is_pmix=is_pmix))
+
+
+def run_locked(lock: AttemptLock | None, part: Callable[[Gang], Coroutine[Any, Any, int]]) -> int:
+    """Run this member's part of the gang, under the lock of its attempt; return the exit code."""
+    gang = gang_of_environment()
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     if lock is not None:
         acquire(lock, superseded)
         os.environ[HELD] = "1"
     try:
-        code = asyncio.run(_run(gang, command, is_pmix=is_pmix))
+        code = asyncio.run(part(gang))
     finally:
         kill_descendants()
         if lock is not None:
@@ -283,13 +289,18 @@ def main(argv: list[str]) -> int:
     if not command:
         sys.stderr.write("usage: python -m fairlead.member.mpirun [--pmix] -- COMMAND [ARGS]\n")
         return 2
+    return exit_code_of("mpirun", partial(run, command, is_pmix=is_pmix))
+
+
+def exit_code_of(program: str, call: Callable[[], int]) -> int:
+    """Return the exit code of a program of a member; what went wrong is on stderr."""
     try:
-        return run(command, is_pmix=is_pmix)
+        return call()
     except Superseded:
-        sys.stderr.write("fairlead mpirun: a later attempt of the job has begun\n")
+        sys.stderr.write(f"fairlead {program}: a later attempt of the job has begun\n")
         return EXIT_STOPPED
     except (MpiError, OSError) as error:
-        sys.stderr.write(f"fairlead mpirun: {error}\n")
+        sys.stderr.write(f"fairlead {program}: {error}\n")
         kill_descendants()
         return error.exit_code if isinstance(error, MpiError) else EXIT_UNAVAILABLE
 
