@@ -44,12 +44,13 @@ demo: $(READY)  ## Run a gang job from submit to finish on an embedded cluster
 
 # Each worker imports all tests: on a fresh checkout each would compile them all. Here each is compiled once, on all cores.
 $(COMPILED): $(READY)
-	@find tests -name 'test_*.py' | xargs -P $$(nproc) -n 120 $(BIN)/pytest --collect-only -qq >/dev/null || true
+	@find tests -path tests/kubernetes -prune -o -name 'test_*.py' -print | xargs -P $$(nproc) -n 120 $(BIN)/pytest --collect-only -qq >/dev/null || true
 	@touch $@
 
 test: $(COMPILED)  ## Run all tests that need no cluster
-	@$(if $(filter tests,$(TESTS)),$(BIN)/pytest -m machine tests/e2e)
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 2 -m "not kubernetes and not machine and not programs" $(TESTS)
+	@$(if $(filter tests,$(TESTS)),$(BIN)/pytest -m machine $$(grep -l 'mark\.machine' tests/e2e/*.py))
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder --max-worker-restart 2 -m "not kubernetes and not machine and not programs" $(TESTS) \
+	  --ignore tests/kubernetes
 
 # Exit code 77: there is no GPU. PYTHON_GPU: a Python that has torch, and the packages of requirements/run.lock.
 test-gpu: $(READY)  ## Run all tests of GPUs on one GPU, with planted faults (at most 10 minutes)

@@ -1,4 +1,4 @@
-"""What all tests share: the real control plane, and repeatable property tests.
+"""What all tests share: the real control plane, processes, and repeatable property tests.
 
 `plane` is started once, for the tests marked `kubernetes`. Hypothesis draws the same examples each
 time; FAIRLEAD_RANDOM=1 lets it look for new ones.
@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from tests.kubernetes.controlplane import ControlPlane
 from tests.kubernetes.own_plane import WITHOUT, own_plane
@@ -32,7 +34,21 @@ settings.register_profile(
     derandomize=True,
     phases=[p for p in Phase if p not in (Phase.shrink, Phase.explain)],
 )
+#: Folders whose files share a process, and with it real nodes, or the syntax trees of all modules.
+_IN_ONE = ("tests/kubernetes/nodes/", "tests/tidy/")
 settings.load_profile("random" if os.environ.get("FAIRLEAD_RANDOM") else "repeatable")
+
+
+class _ByFile(LoadFileScheduling):
+    """Files go to the next free process, but those of some folders all to one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        shared = (folder for folder in _IN_ONE if nodeid.startswith(folder))
+        return next(shared, super()._split_scope(nodeid))
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    return _ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 def pytest_collection() -> None:

@@ -11,8 +11,6 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 #: Amounts of each resource, in the same order everywhere.
 Amounts: TypeAlias = tuple[int, ...]
@@ -86,6 +84,10 @@ class Programme:
         return self._solve({}, self.rows) is not None
 
     def _solve(self, terms: Terms, rows: list[tuple[Terms, float, float]]) -> float | None:
+        # Each worker imports this module, and one of them solves.
+        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.sparse import coo_array
+
         count = len(self.uppers)
         cost = np.zeros(count)
         for variable, weight in terms.items():

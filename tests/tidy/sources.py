@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 from functools import cache
 from pathlib import Path
 
@@ -18,8 +19,13 @@ def modules() -> tuple[Path, ...]:
 
 @cache
 def tree(path: Path) -> ast.Module:
-    """The syntax tree of one module."""
-    return ast.parse(path.read_text(), str(path))
+    """The syntax tree of one module. It stays, so the garbage collector passes over it."""
+    gc.disable()
+    try:
+        return ast.parse(path.read_text(), str(path))
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @cache

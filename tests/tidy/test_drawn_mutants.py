@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from textwrap import dedent
+from typing import TYPE_CHECKING
 
 import pytest
 from tests.tidy.sources import ROOT
-from tools.mutants.changes import changes_of
 from tools.mutants.covering import Covering, TimedTest
 from tools.mutants.sample import (
     Explained,
@@ -20,6 +20,16 @@ from tools.mutants.sample import (
     key_of,
     summary,
 )
+
+if TYPE_CHECKING:
+    from tools.mutants.changes import Change
+
+
+def changes_of(text: str) -> list[Change]:
+    """Return the bugs of a text; each worker imports this module, and one of them asks."""
+    from tools.mutants import changes
+
+    return changes.changes_of(text)
 
 
 @pytest.mark.parametrize("entry", explained().values(), ids=lambda entry: entry.file)

@@ -1,4 +1,5 @@
-"""Tests wait for what happens, with the one patience, and never for a port by chance.
+"""Tests wait for what happens, with the one patience, and never for a port by chance; and none is
+left out unseen.
 
 A machine of CI is several times slower than ours and shares its cores: what comes at once here may
 take many seconds there.
@@ -27,6 +28,9 @@ CHANCE = re.compile(
     r" +return .*\b\1\.getsockname\(\)\[1\]"
 )
 
+#: What a file says that needs a real control plane.
+MARKED = r"^pytestmark = (\[[^\]]*)?pytest\.mark\.kubernetes\b"
+
 
 def found(pattern: re.Pattern[str], *below: str) -> Iterator[str]:
     """Yield where a pattern is in the tests, as FILE: TEXT."""
@@ -42,6 +46,15 @@ def test_deadlines_in_real_time_are_the_one_patience() -> None:
 
 def test_no_port_is_handed_out_after_its_socket_is_closed() -> None:
     assert list(found(CHANCE, ".")) == [], "use free_port of tests/ports.py"
+
+
+def test_every_file_that_make_test_does_not_read_is_for_a_real_control_plane() -> None:
+    unmarked = [
+        path.name
+        for path in (TESTS / "kubernetes").rglob("test_*.py")
+        if not re.search(MARKED, path.read_text(), re.MULTILINE)
+    ]
+    assert unmarked == [], "make test has --ignore tests/kubernetes: mark all of the file"
 
 
 @pytest.mark.parametrize(

@@ -36,8 +36,8 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from tools.mutants.changes import Change, changes_of
 from tools.mutants.covering import CACHE, FOLDERS, Covering, TimedTest, covering
 from tools.mutants.recorder import PARTS
 from tools.mutants.trees import (
@@ -49,6 +49,9 @@ from tools.mutants.trees import (
     planted,
     run_tests,
 )
+
+if TYPE_CHECKING:
+    from tools.mutants.changes import Change
 
 EXPLAINED = Path(__file__).with_name("explained.toml")
 #: Of a hundred mutants, this many may survive.
@@ -148,6 +151,8 @@ def draw(tree: Path, seed: int, count: int, words: Sequence[str] = ()) -> list[M
 
 @cache
 def _changes(text: str) -> list[Change]:
+    from tools.mutants.changes import changes_of  # libcst and mutmut take half a second
+
     return changes_of(text)
 
 
