@@ -31,10 +31,15 @@ def entries_of(root: object) -> int:
     texts and bytes.
     """
     seen, todo, count = {id(root)}, deque([root]), 0
+    apart: dict[type, bool] = {}  # there are many objects, and few types
     while todo:
         for found in gc.get_referents(todo.popleft()):
-            is_apart = isinstance(found, _APART) or type(found).__module__.startswith(_MODULES)
-            if id(found) in seen or is_apart:
+            if id(found) in seen:
+                continue
+            kind = type(found)
+            if kind not in apart:
+                apart[kind] = issubclass(kind, _APART) or kind.__module__.startswith(_MODULES)
+            if apart[kind]:
                 continue
             seen.add(id(found))
             if isinstance(found, str | bytes):
