@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
@@ -27,6 +28,7 @@ from fairlead.api.resources import (
     VOLUME_ATTACHMENTS,
     VOLUMES,
 )
+from fairlead.cli.cluster.own_answers import EXPECTED_SECONDS_MAX
 from fairlead.cli.connection.common import Common
 from fairlead.cli.main import guarded
 from fairlead.testing.builders import make_job, make_node, make_placement, make_pod
@@ -163,6 +165,15 @@ def test_why_names_the_devices_their_nodes_and_what_would_change_it(
     blocked = [name for name, _, _ in BLOCKED]
     why(monkeypatch, DevicesApi, "pairs", "gang", "triple", "elsewhere", *blocked)
     check("tables/why-devices.txt", capsys.readouterr().out)
+
+
+def test_a_machine_that_is_busy_with_other_work_takes_no_answer_away(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = itertools.count(step=EXPECTED_SECONDS_MAX)
+    monkeypatch.setattr("time.monotonic", lambda: next(times))
+    why(monkeypatch, DevicesApi, "pairs")
+    assert "--nodes 1    1 instead of 2 members" in capsys.readouterr().out
 
 
 def test_why_names_the_volume_its_place_and_what_would_change_it(
