@@ -54,7 +54,7 @@ from fairlead.decide.health.node_step import NodeView
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.proving.gate import RESULTS_MAX
 from fairlead.decide.health.proving.testing import SetTest
-from fairlead.model.health.idle_nodes import IdleNodes, PastTests
+from fairlead.model.health.idle_nodes import DueNodes, IdleNodes, PastTests
 from fairlead.model.health.judgement import shape_of
 from fairlead.runtime.watching.mirror import Change
 from fairlead.testing.builders import EPOCH, make_node
@@ -126,7 +126,7 @@ def _decide(
     view = HealthView(
         fleet=Fleet(), nodes=case.nodes, pods={}, pools={}, sizes={"": NODES}, node_names=names,
         now=NOW, instant=INSTANT, test_pods=case.pods, peers={} if book is None else book.peers,
-        due=() if idle is None else idle.due(INSTANT),
+        due=DueNodes() if idle is None else idle.due(INSTANT),
     )  # fmt: skip
     decision, _ = decide_health(view, POLICY, HealthMemory(looked_at=INSTANT))
     seconds = time.process_time() - began

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from fairlead.api.cluster.node_test import NodeTestCause
 from fairlead.api.kubernetes.core import Node
 from fairlead.decide.health.policy import HealthPolicy
-from fairlead.decide.health.proving.idle_tests import idle_tests, overdue, said_overdue
+from fairlead.decide.health.proving.idle_tests import idle_tests, said_overdue
 from fairlead.model.health.idle_nodes import DueNode, IdleNodes, PastTests
 from fairlead.testing.builders import EPOCH, make_node
 
@@ -159,6 +160,28 @@ def test_a_share_of_the_fleet_is_under_test_at_a_time_and_at_least_one(
     assert len(chosen(seen, nodes=nodes, open_count=open_count)) == count
 
 
+def test_nodes_are_due_in_the_order_of_their_turns_whenever_they_came() -> None:
+    seen, rng = Seen(), random.Random(1)
+    for step in range(300):
+        name = f"n{rng.randrange(30)}"
+        seen.at += 600.0
+        match step % 3:
+            case 0:
+                seen.tested(name, ago=rng.random() * 90 * HOUR, number=step)
+            case 1:
+                seen.idle.suspect({name: EPOCH + seen.at}, EPOCH + seen.at, seen.at)
+            case _:
+                is_used = rng.random() < 0.3
+                if name in {*seen.idle.free(), *seen.due()} or not is_used:
+                    seen.idle.set_used(name, seen.at, is_used=is_used)
+        due = seen.idle.due(seen.at)
+        assert [each.order for each in due] == sorted(each.order for each in due)
+        late = [each for each in due if each.late_at <= seen.at]
+        assert due.late(seen.at) == sorted(late, key=lambda each: (each.late_at, each.order[2]))
+        assert sorted(due.names) == names(due)
+    assert len(seen.due()) > 10
+
+
 def test_suspects_come_first_and_then_the_longest_untested() -> None:
     seen = Seen()
     for name, ago in (("a", 21.0), ("b", 30.0), ("c", 25.0), ("d", 22.0)):
@@ -180,14 +203,14 @@ def test_a_node_is_late_a_day_after_it_was_idle_or_after_its_test_also_if_it_wor
     seen.put("new")
     seen.tested("old", ago=0.0)
     seen.at = 1800.0
-    assert overdue(seen.idle.due(seen.at), seen.at) == []
+    assert seen.idle.due(seen.at).late(seen.at) == []
     seen.idle.set_used("new", seen.at, is_used=True)
     seen.at = 20 * HOUR
     seen.idle.set_used("new", seen.at, is_used=False)
     seen.at = 24 * HOUR - 1.0
-    assert names(overdue(seen.idle.due(seen.at), seen.at)) == []
+    assert names(seen.idle.due(seen.at).late(seen.at)) == []
     seen.at = 24 * HOUR
-    late = overdue(seen.idle.due(seen.at), seen.at)
+    late = seen.idle.due(seen.at).late(seen.at)
     assert names(late) == ["new", "old"]
     said = said_overdue(late, seen.at + 90.0, EPOCH)
     assert said.message == "2 idle nodes should have been tested up to 1m30s ago: new, old"

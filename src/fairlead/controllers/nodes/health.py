@@ -55,6 +55,7 @@ from fairlead.decide.health.proving.testing import (
 from fairlead.decide.removal.books import CreateFleet, WriteFleet
 from fairlead.decide.takings import Taking
 from fairlead.decide.verdict import Decision, ObjectKey
+from fairlead.model.health.idle_nodes import DueNodes
 from fairlead.model.health.node_record import record_of
 from fairlead.model.health.windows import drain_of
 from fairlead.model.pools.pool_nodes import PoolNodes
@@ -123,8 +124,8 @@ class HealthController:
         self._joining: dict[str, None] = {}
         self._scopes: dict[str, tuple[str, ...]] = {}
         self._sizes: Counter[str] = Counter()
-        #: The names of all nodes, until one comes or goes.
-        self._node_names: frozenset[str] | None = None
+        #: The names of all nodes; empty until a decision asks for them after one came or went.
+        self._node_names = frozenset[str]()
         self._decided_at = self._next_at = float("-inf")
         self._is_changed = True
         self._wake_at: float | None = None
@@ -161,7 +162,7 @@ class HealthController:
     def _node_changed(self, change: Change[Node]) -> None:
         name, node = change.key[1], change.new
         if change.old is None or node is None:
-            self._node_names = None
+            self._node_names = frozenset()
         for scope in self._scopes.pop(name, ()):
             self._sizes[scope] -= 1
         self._joining.pop(name, None)
@@ -265,10 +266,8 @@ class HealthController:
         contact = mirrors.nodes.seconds_since_contact
         pulse = self._requests.pulse(instant)
         pools = {pool.metadata.name: pool for pool in mirrors.pools.items()}
-        views_of = (
-            self._tests.is_undefined,
-            *((name, pool.is_active, pool.spec) for name, pool in pools.items()),
-        )
+        of_pools = ((name, pool.is_active, pool.spec) for name, pool in pools.items())
+        views_of = (self._tests.is_undefined, *of_pools)
         if views_of != self._views_of:
             self._views_of = views_of
             self._views.clear()
@@ -279,8 +278,7 @@ class HealthController:
         nodes = {name: views[name] for name in open_ if name in views}
         cluster_reports, is_dark = self._cluster_reports, self._tests.is_undefined
         partners = self._book.partners(nodes.values())
-        if self._node_names is None:
-            self._node_names = frozenset(self._scopes)
+        self._node_names = self._node_names or frozenset(self._scopes)
         tests = [*(test for view in nodes.values() for test in view.tests), *partners.values()]
         return HealthView(
             fleet=fleet, nodes=nodes,
@@ -295,8 +293,8 @@ class HealthController:
             api_latency_seconds=pulse.latency_seconds, api_error_share=pulse.error_share,
             report=None if cluster_reports is None else cluster_reports.get("", REPORT_NAME),
             test_pods=self._book.pods(tests), peers=self._book.peers, partners=partners,
-            due=() if is_dark else self._book.due(now, instant), pairs=self._book.pairs,
-            due_pairs=() if is_dark else self._book.due_pairs(now, instant),
+            due=DueNodes() if is_dark else self._book.due(now, instant), pairs=self._book.pairs,
+            due_pairs=DueNodes() if is_dark else self._book.due_pairs(now, instant),
             orphans=self._orphaned(instant),
         )  # fmt: skip
 
@@ -316,10 +314,8 @@ class HealthController:
             return known
         meta = node.metadata
         pool = self._world.mirrors.pools.get("", meta.labels.get(names.POOL, ""))
-        is_replaceable = (
-            pool is not None and pool.is_active and not pool.is_external
-            and bool(node.spec.provider_id)
-        )  # fmt: skip
+        is_ours = pool is not None and pool.is_active and not pool.is_external
+        is_replaceable = is_ours and bool(node.spec.provider_id)
         of_pool = pool.spec.test_suite if pool is not None else ""
         suite = self._policy.gate_suite(meta.labels, of_pool)
         view = self._views[name] = NodeView(
@@ -355,9 +351,7 @@ class HealthController:
                 return ("", f"test/{action.name}")
             case BeginTest(test) | SetTest(test) | DeleteTest(test):
                 return ("", f"test/{test.metadata.name}")
-            case DeleteTestPod(pod):
-                return pod.metadata.key
-            case EvictPod(pod) | DeleteOverduePod(pod):
+            case DeleteTestPod(pod) | EvictPod(pod) | DeleteOverduePod(pod):
                 return pod.metadata.key
             case DeleteReport(report):
                 return ("", f"report/{report.metadata.name}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from base64 import b64encode
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -46,7 +46,7 @@ from fairlead.decide.health.proving.testing import (
     past_of,
     with_conditions,
 )
-from fairlead.model.health.idle_nodes import WITHIN_SECONDS, DueNode, IdleNodes
+from fairlead.model.health.idle_nodes import WITHIN_SECONDS, DueNodes, IdleNodes
 from fairlead.model.health.judgement import PeerFigures, comparable
 from fairlead.model.health.node_record import record_of
 from fairlead.model.health.pair_book import PairBook
@@ -164,15 +164,15 @@ class NodeTests:
         if self.pairs is not None:
             self.pairs.idle.set_used(name, instant, is_used=is_used)
 
-    def due(self, now: float, instant: float) -> Collection[DueNode]:
+    def due(self, now: float, instant: float) -> DueNodes:
         """Return the idle nodes that are to be tested; suspects as soon as they are idle."""
-        return self._due(self.idle, now, instant) if self._policy.tests_idle else ()
+        return self._due(self.idle, now, instant) if self._policy.tests_idle else DueNodes()
 
-    def due_pairs(self, now: float, instant: float) -> Collection[DueNode]:
+    def due_pairs(self, now: float, instant: float) -> DueNodes:
         """Return those whose connections are to be tested."""
-        return () if self.pairs is None else self._due(self.pairs.idle, now, instant)
+        return DueNodes() if self.pairs is None else self._due(self.pairs.idle, now, instant)
 
-    def _due(self, idle: IdleNodes, now: float, instant: float) -> Collection[DueNode]:
+    def _due(self, idle: IdleNodes, now: float, instant: float) -> DueNodes:
         signs = self._world.state.suspects.signs_since(now - WITHIN_SECONDS)
         idle.suspect(signs, now, instant)
         return idle.due(instant)

@@ -11,7 +11,7 @@ next one finds what it had begun, and what two leaders take is booked once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -44,7 +44,7 @@ from fairlead.decide.health.decisions import (
 from fairlead.decide.health.node_step import NodeView, next_record, stray, taken_out
 from fairlead.decide.health.policy import HealthPolicy
 from fairlead.decide.health.proving.gate import Bench, steps_of_tests
-from fairlead.decide.health.proving.idle_tests import idle_tests, overdue, room, said_overdue
+from fairlead.decide.health.proving.idle_tests import idle_tests, room, said_overdue
 from fairlead.decide.health.proving.pair_plan import PairPlan
 from fairlead.decide.health.proving.pair_step import blamed, said_links
 from fairlead.decide.health.proving.testing import CreateTest
@@ -75,7 +75,7 @@ from fairlead.decide.removal.trust import (
     reported_of,
 )
 from fairlead.decide.verdict import Decision
-from fairlead.model.health.idle_nodes import DueNode
+from fairlead.model.health.idle_nodes import DueNodes
 from fairlead.model.health.judgement import PeerFigures
 from fairlead.model.health.node_record import NodeState
 from fairlead.model.health.pair_book import PairBook
@@ -113,12 +113,12 @@ class HealthView(msgspec.Struct, frozen=True):
         default_factory=dict[tuple[str, str], PeerFigures]
     )
     #: Idle nodes that are to be tested.
-    due: Collection[DueNode] = ()
+    due: DueNodes = msgspec.field(default_factory=DueNodes)
     #: The other tests of open tests of pairs, by name; what pairs measured, and the nodes of which
     #: pairs are to be tested. None: there are no pairs.
     partners: Mapping[str, NodeTest] = msgspec.field(default_factory=dict[str, NodeTest])
     pairs: PairBook | None = None
-    due_pairs: Collection[DueNode] = ()
+    due_pairs: DueNodes = msgspec.field(default_factory=DueNodes)
     #: Reports whose nodes have been gone for `orphan_seconds`.
     orphans: Sequence[NodeReport] = ()
 
@@ -221,7 +221,7 @@ class _Cycle:
     def _test_idle(self, *, is_clear: bool) -> int:
         """Begin tests of idle nodes, unless the cluster is in trouble; return how many are late."""
         view, memory = self.view, self.memory
-        late = overdue(view.due, view.instant)
+        late = view.due.late(view.instant)
         if bool(late) is not memory.is_late:
             memory.is_late = bool(late)
             self.actions.append(Note(None, said_overdue(late, view.instant, view.now)))
@@ -244,7 +244,7 @@ class _Cycle:
                 count += 1
                 yield test
         if policy.tests_idle:
-            due = [each for each in view.due if each.node.metadata.name not in chosen]
+            due = (each for each in view.due if each.node.metadata.name not in chosen)
             for test in idle_tests(due, policy, open_count=open_count + count, nodes=fleet):
                 count += 1
                 chosen[test.node.metadata.name] = None

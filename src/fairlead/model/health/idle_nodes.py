@@ -8,10 +8,12 @@ process does not know since when nodes are idle, and counts from its start.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from dataclasses import replace as replaced
 from heapq import heapify, heappop, heappush
+from itertools import takewhile
 
 from fairlead.api.kubernetes.core import Node
 
@@ -56,6 +58,48 @@ class DueNode:
         return not self.order[0]
 
 
+class DueNodes:
+    """The nodes that are to be tested, by `order`: of thousands a decision looks at the first."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, DueNode] = {}
+        self._orders: list[tuple[bool, float, str]] = []
+        #: (`late_at`, name), the earliest first.
+        self._ends: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._by_name)
+
+    def __iter__(self) -> Iterator[DueNode]:
+        return (self._by_name[name] for _, _, name in self._orders)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    @property
+    def names(self) -> Iterator[str]:
+        """The nodes, in the order in which they became due."""
+        return iter(self._by_name)
+
+    def late(self, instant: float) -> list[DueNode]:
+        """Return those that should have been tested, and were not, the longest late first."""
+        found = takewhile(lambda end: end[0] <= instant, self._ends)
+        return [self._by_name[name] for _, name in found]
+
+    def put(self, name: str, due: DueNode) -> None:
+        """Take in a node that is none of them."""
+        self._by_name[name] = due
+        insort(self._orders, due.order)
+        insort(self._ends, (due.late_at, name))
+
+    def remove(self, name: str) -> None:
+        """Take a node out; nothing where it is none of them."""
+        due = self._by_name.pop(name, None)
+        if due is not None:
+            del self._orders[bisect_left(self._orders, due.order)]
+            del self._ends[bisect_left(self._ends, (due.late_at, name))]
+
+
 class IdleNodes:
     """Which nodes are to be tested."""
 
@@ -69,7 +113,7 @@ class IdleNodes:
         self._fit: dict[str, DueNode] = {}
         #: (instant, node); what `_waiting` has with another instant is out of date.
         self._queue: list[tuple[float, str]] = []
-        self._due: dict[str, DueNode] = {}
+        self._due = DueNodes()
 
     def put(self, node: Node, past: PastTests, *, is_fit: bool, now: float, instant: float) -> None:
         """Take in a node and its tests. `is_fit`: it can be tested, if nothing uses it."""
@@ -115,15 +159,15 @@ class IdleNodes:
             )
             self._wait(name)
 
-    def due(self, instant: float) -> Collection[DueNode]:
+    def due(self, instant: float) -> DueNodes:
         """Return the nodes that are to be tested now."""
         while self._queue and self._queue[0][0] <= instant:
             at, name = heappop(self._queue)
             waiting = self._waiting.get(name)
             if waiting is not None and waiting.since == at:
                 del self._waiting[name]
-                self._due[name] = self._first_due(name, at)
-        return self._due.values()
+                self._due.put(name, self._first_due(name, at))
+        return self._due
 
     def is_free(self, name: str) -> bool:
         """True for a node that nothing uses and that may be tested, due or not."""
@@ -132,7 +176,7 @@ class IdleNodes:
     def free(self) -> Iterator[str]:
         """Yield these nodes."""
         yield from self._waiting
-        yield from self._due
+        yield from self._due.names
 
     def idle_since(self, name: str) -> float:
         """Return since when a node has been idle, as far as this process knows; infinity: it is
@@ -162,4 +206,4 @@ class IdleNodes:
 
     def _leave(self, name: str) -> None:
         self._waiting.pop(name, None)
-        self._due.pop(name, None)
+        self._due.remove(name)

@@ -6,9 +6,8 @@ bounds it is a share of the fleet that is under test at a time.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from heapq import nsmallest
-from operator import attrgetter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 
 from fairlead.api.cluster.node_pool import PoolDecision
 from fairlead.api.cluster.node_test import NodeTestCause
@@ -27,22 +26,16 @@ def room(policy: HealthPolicy, nodes: int) -> int:
 
 
 def idle_tests(
-    due: Collection[DueNode], policy: HealthPolicy, *, open_count: int, nodes: int
+    due: Iterable[DueNode], policy: HealthPolicy, *, open_count: int, nodes: int
 ) -> Iterator[CreateTest]:
-    """Yield the tests that begin now, of a fleet of so many nodes; `open_count` go on already."""
-    left = room(policy, nodes) - open_count
-    if left <= 0:
-        return
-    for each in nsmallest(left, due, key=attrgetter("order")):
+    """Yield the tests that begin now, of a fleet of so many nodes; `open_count` go on already.
+
+    `due` in the order of their turns.
+    """
+    for each in islice(due, max(0, room(policy, nodes) - open_count)):
         number = each.past.number + 1
         suite = policy.idle_suite(each.node.metadata.labels)
         yield CreateTest(each.node, suite, number, NodeTestCause.IDLE)
-
-
-def overdue(due: Collection[DueNode], instant: float) -> list[DueNode]:
-    """Return the nodes that should have been tested, and were not, the longest late first."""
-    late = [each for each in due if each.late_at <= instant]
-    return sorted(late, key=lambda each: (each.late_at, each.node.metadata.name))
 
 
 def said_overdue(late: Sequence[DueNode], instant: float, now: float) -> PoolDecision:

@@ -10,10 +10,9 @@ are distances. Only nodes of one shape meet: others are no measure for them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from heapq import nsmallest
-from operator import attrgetter
+from itertools import islice
 
 from fairlead.api.cluster.node_suites import pair_suite
 from fairlead.api.cluster.node_test import NodeTestCause, NodeTestPeer
@@ -57,8 +56,8 @@ class PairPlan:
         """Yield the pairs that tell where bad ones lead; `room`: so many nodes may be tested."""
         yield from self._tests(self._opinions(), room)
 
-    def rotation(self, due: Collection[DueNode], room: int) -> Iterator[CreateTest]:
-        """Yield pairs of nodes that are due."""
+    def rotation(self, due: Iterable[DueNode], room: int) -> Iterator[CreateTest]:
+        """Yield pairs of nodes that are due, which come in the order of their turns."""
         yield from self._tests(self._rotation(due), room)
 
     def _tests(self, pairs: Iterator[tuple[str, str]], room: int) -> Iterator[CreateTest]:
@@ -76,9 +75,8 @@ class PairPlan:
             if pair is not None:
                 yield self._chosen(*pair)
 
-    def _rotation(self, due: Collection[DueNode]) -> Iterator[tuple[str, str]]:
-        some = nsmallest(_LOOK_MAX, due, key=attrgetter("order"))
-        for each in sorted(some, key=self._order):
+    def _rotation(self, due: Iterable[DueNode]) -> Iterator[tuple[str, str]]:
+        for each in sorted(islice(due, _LOOK_MAX), key=self._order):
             name = each.node.metadata.name
             partner = self._partner(name) if self._is_free(name) else None
             if partner is not None:
