@@ -14,7 +14,7 @@ import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -43,7 +43,7 @@ from fairlead.kube.protocol import (
     steps,
     watch_of,
 )
-from fairlead.kube.sockets import probe, read_token, tls_context
+from fairlead.kube.sockets import plain_host, probe, read_token, tls_context
 from fairlead.runtime.client import (
     ObjectList,
     Propagation,
@@ -381,11 +381,12 @@ def connect_to(connection: Connection, options: HttpOptions) -> socket.socket:
     origin = ServerOrigin.of(connection.server)
     tls = tls_context(connection) if connection.server.startswith("https:") else None
     try:
-        made = socket.create_connection((origin.host, origin.port), options.connect_seconds)
+        address = cast("str", plain_host(origin.host)), origin.port  # bytes may be given, too
+        made = socket.create_connection(address, options.connect_seconds)
         probe(made, dead_peer_seconds=options.dead_peer_seconds)
         if tls is not None:
             name = connection.server_name or origin.host
-            made = tls.wrap_socket(made, server_hostname=name)
+            made = tls.wrap_socket(made, server_hostname=plain_host(name))
         made.settimeout(options.request_seconds)
     except OSError as error:  # TimeoutError is one
         raise ConnectError(str(error)) from error

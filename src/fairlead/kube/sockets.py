@@ -39,6 +39,13 @@ def tls_context(connection: Connection) -> ssl.SSLContext:
     return context
 
 
+def plain_host(host: str) -> str | bytes:
+    """Return a host for a socket: as bytes, but for names beyond ASCII. For a text Python loads a
+    codec, which raises UnicodeError for a name that is too long.
+    """
+    return host.encode() if host.isascii() else host
+
+
 def probe(made: socket.socket, *, dead_peer_seconds: int) -> None:
     """Have a socket ask a silent peer for a sign of life (Linux tcp(7)).
 

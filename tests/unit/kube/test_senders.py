@@ -6,6 +6,8 @@ import asyncio
 import gzip
 import socket
 import socketserver
+import subprocess
+import sys
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
@@ -324,3 +326,26 @@ def test_a_log_that_does_not_come_whole_in_time_counts_as_cut() -> None:
     pod = make_member_pod(make_job("train"), 0)
     reading = HttpLogReader(client).read(pod, bytes_max=100, seconds_max=1.0)
     assert run(reading) == LogText(b"abc", is_cut=True)
+
+
+def test_a_name_that_no_host_can_have_is_not_found() -> None:
+    client = BlockingClient(Connection(f"http://{'a' * 64}.invalid:1", source="here"))
+    with pytest.raises(NoAnswer):
+        client.get(PODS, "x", namespace="a")
+
+
+def test_a_connection_loads_no_tables_of_unicode() -> None:
+    program = (
+        "import socket, sys\n"
+        "from fairlead.kube.blocking import connect_to\n"
+        "from fairlead.kube.kubeconfig import Connection\n"
+        "from fairlead.kube.protocol import HttpOptions\n"
+        "server = socket.create_server(('127.0.0.1', 0))\n"
+        "port = server.getsockname()[1]\n"
+        "connect_to(Connection(f'http://127.0.0.1:{port}', source='here'), HttpOptions()).close()\n"
+        "print([name for name in sys.modules if name in ('encodings.idna', 'unicodedata')])\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, check=True, text=True
+    )
+    assert done.stdout == "[]\n"
