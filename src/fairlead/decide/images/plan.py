@@ -6,8 +6,9 @@ pulls of a registry that begin within a minute. An image that no node has is fir
 node, so that a name that is none, or a registry that refuses, costs one pull and not one for each
 node; it also says how large the image is.
 
-Pulls give way to work. While work on a node needs an image, no other image is pulled there, and a
-pull that is under way ends: a kubelet that pulls one image at a time would make the work wait.
+Pulls give way to work. While work on a node needs an image, no other image is begun there, and the
+pod of a pull goes. A kubelet ends no transfer that it has begun, though: one that pulls one image
+at a time makes the work wait for it.
 """
 
 from __future__ import annotations
