@@ -200,13 +200,16 @@ def _matches(query: HistoryQuery, record: JobRecord) -> bool:
     return query.since is None or (record.finished_at_ms or 0) >= query.since * 1000
 
 
+_LOGS_MAX = 10_000
+
+
 class MemoryLogs:
     """A store that ends with the process; beyond its limits the namespace that holds most loses
     what it kept first.
     """
 
-    def __init__(self, *, logs_max: int = 10_000, bytes_max: int = BYTES_MAX) -> None:
-        self._logs = FairStore[MemberLog](count_max=logs_max, bytes_max=bytes_max)
+    def __init__(self, *, bytes_max: int = BYTES_MAX) -> None:
+        self._logs = FairStore[MemberLog](count_max=_LOGS_MAX, bytes_max=bytes_max)
 
     async def keep(self, log: MemberLog) -> None:
         """See `LogStore`."""

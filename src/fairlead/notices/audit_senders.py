@@ -158,10 +158,10 @@ class SyslogSender:
             transport.close()
 
 
-def syslog_message(record: AuditRecord, host: Callable[[], str] = socket.gethostname) -> bytes:
+def syslog_message(record: AuditRecord) -> bytes:
     """Return a record as a message of RFC 5424; its text is the JSON line."""
     at = format_time(record.at_ms / 1000)
-    head = f"<{_PRIORITY}>1 {at} {host() or '-'} fairlead - audit - "
+    head = f"<{_PRIORITY}>1 {at} {socket.gethostname() or '-'} fairlead - audit - "
     return head.encode() + audit_line(record)
 
 

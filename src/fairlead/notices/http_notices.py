@@ -48,6 +48,7 @@ _KEY_PREFIX = "whsec_"
 _LINE_MAX, _LINES_MAX = 8_192, 100
 _STATUS = re.compile(rb"HTTP/1\.[01] ([1-5]\d\d)[ \r\n]")
 _LATER = frozenset((408, 425, 429))
+_LOOKUPS_MAX = 64
 
 
 class HttpNotices:
@@ -60,7 +61,6 @@ class HttpNotices:
         clock: Clock,
         authority: Path | None = None,
         resolve: Resolve | None = None,
-        lookups_max: int = 64,
     ) -> None:
         """`listed`: networks beside the public internet. `authority`: certificates to trust beside
         those of the system, where there is such a file.
@@ -71,7 +71,7 @@ class HttpNotices:
         if authority is not None and authority.exists():
             self._tls.load_verify_locations(authority)
         #: Of its own: a name server that does not answer holds up no other part of the process.
-        self._threads = ThreadPoolExecutor(lookups_max, thread_name_prefix="notices-lookup")
+        self._threads = ThreadPoolExecutor(_LOOKUPS_MAX, thread_name_prefix="notices-lookup")
         self._resolve = resolve or self._look_up
 
     async def post(self, post: Post) -> TryOutcome:

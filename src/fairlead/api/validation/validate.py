@@ -81,7 +81,7 @@ _IMMUTABLE_FIELDS = tuple(field for field, when in CHANGES.items() if when is Ch
 
 
 def validate_job_update(
-    old: Job | Mapping[str, Any], new: Job | Mapping[str, Any], path: str = "spec"
+    old: Job | Mapping[str, Any], new: Job | Mapping[str, Any]
 ) -> list[StatusCause]:
     """Return every change of `new` against `old` that is not allowed; [] when all are.
 
@@ -91,7 +91,7 @@ def validate_job_update(
     before, after = _spec_of(old), _spec_of(new)
     why = "field is immutable: delete the job and submit it again, or submit it under another name"
     return [
-        cause("Invalid", f"{path}.{field}", f"Invalid value: {why}")
+        cause("Invalid", f"spec.{field}", f"Invalid value: {why}")
         for field in _IMMUTABLE_FIELDS
         if before.get(field) != after.get(field)
     ]

@@ -40,20 +40,19 @@ _WIRE_NAMES = {
 _FREE_IN_TEMPLATE = ("priorityClassName", "priority")
 
 
-def validate_array(array: JobArray | Mapping[str, Any], *, name: str = "") -> list[StatusCause]:
+def validate_array(array: JobArray | Mapping[str, Any]) -> list[StatusCause]:
     """Return every rule that the array breaks, in the order of its fields; [] when it is valid.
 
     A mapping is a JobArray as plain JSON; of one that cannot be decoded only the indices are
-    judged. `name` counts where the array has none.
+    judged.
     """
     raw: Mapping[str, Any] | None = None
     if isinstance(array, JobArray):
-        spec, name = array.spec, name or array.metadata.name
+        spec, name = array.spec, array.metadata.name
     else:
         given, metadata = array.get("spec"), array.get("metadata")
         raw = given if isinstance(given, Mapping) else {}
-        if not name and isinstance(metadata, Mapping):
-            name = str(metadata.get("name") or "")
+        name = str(metadata.get("name") or "") if isinstance(metadata, Mapping) else ""
         try:
             spec = msgspec.convert(raw, JobArraySpec)
         except msgspec.ValidationError as error:

@@ -119,7 +119,7 @@ def _tail(path: Path) -> tuple[str, ...]:
     return tuple(line[:300] for line in lines[-_LOG_TAIL_LINES:])
 
 
-def stop(running: RunningCluster, *, seconds: float = STOP_SECONDS) -> None:
+def stop(running: RunningCluster) -> None:
     """End the cluster's process in order and wait for it; CliError when it does not end in time.
 
     The process is signalled through a descriptor that was opened before its identity was checked,
@@ -133,8 +133,8 @@ def stop(running: RunningCluster, *, seconds: float = STOP_SECONDS) -> None:
         if not running.lives:
             return
         signal.pidfd_send_signal(descriptor, signal.SIGTERM)
-        if not select.select([descriptor], [], [], seconds)[0]:
-            raise _does_not_end(running, seconds)
+        if not select.select([descriptor], [], [], STOP_SECONDS)[0]:
+            raise _does_not_end(running)
     except ProcessLookupError:
         return
     except PermissionError as error:
@@ -143,8 +143,9 @@ def stop(running: RunningCluster, *, seconds: float = STOP_SECONDS) -> None:
         os.close(descriptor)
 
 
-def _does_not_end(running: RunningCluster, seconds: float) -> CliError:
+def _does_not_end(running: RunningCluster) -> CliError:
     return fail(
-        Code.STOP_FAILED, f"the cluster (process {running.pid}) has not ended after {seconds:g}s",
+        Code.STOP_FAILED,
+        f"the cluster (process {running.pid}) has not ended after {STOP_SECONDS:g}s",
         help=(f"kill -9 {running.pid} ends it; the next fairlead up continues its jobs",),
     )  # fmt: skip

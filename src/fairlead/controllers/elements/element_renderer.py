@@ -30,9 +30,8 @@ Obj = dict[str, Any]
 class ElementRenderer:
     """Renders the bodies of elements' jobs. Call `forget` for an array that is gone."""
 
-    def __init__(self, client: Client, *, templates_max: int = TEMPLATES_MAX) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
-        self._templates_max = templates_max
         #: JSON, by uid of the array, with the class that it was read with: it may change.
         self._templates: dict[str, tuple[str, bytes]] = {}
         self._lock = asyncio.Lock()
@@ -88,7 +87,7 @@ class ElementRenderer:
         found = raw["spec"]["template"]
         template = msgspec.json.encode(found)
         self._templates[meta.uid] = (found.get("priorityClassName") or "", template)
-        if len(self._templates) > self._templates_max:
+        if len(self._templates) > TEMPLATES_MAX:
             del self._templates[next(iter(self._templates))]
         return template
 

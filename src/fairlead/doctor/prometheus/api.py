@@ -47,16 +47,15 @@ class PrometheusApi:
         return data
 
 
-def server_get(
-    url: str, web: Web, *, bytes_max: int = ANSWER_BYTES_MAX,
-    seconds_left: Callable[[], float] | None = None,
-) -> Get:  # fmt: skip
+def server_get(url: str, web: Web, *, seconds_left: Callable[[], float] | None = None) -> Get:
     """Return a GET on the server at a URL. An error of Prometheus is BadAnswer with its text."""
 
     def get(path: str) -> bytes:
         seconds = ANSWER_SECONDS_MAX if seconds_left is None else seconds_left()
         try:
-            return web.fetch(url.rstrip("/") + path, bytes_max=bytes_max, seconds_max=seconds)
+            return web.fetch(
+                url.rstrip("/") + path, bytes_max=ANSWER_BYTES_MAX, seconds_max=seconds
+            )
         except urllib.error.HTTPError as error:
             raise BadPrometheusAnswer(said(error)) from error
 

@@ -59,7 +59,6 @@ def run_suite(
     *,
     only: Sequence[str] = (),
     options: Mapping[str, Mapping[str, Option]] | None = None,
-    host: Host | None = None,
     lock: Path | None = None,
     began: Callable[[str], None] = lambda _: None,
 ) -> SuiteResult:
@@ -73,7 +72,7 @@ def run_suite(
         if name not in suite.tests:
             there = ", ".join(suite.tests)
             raise UnknownTest(f"suite {suite.name} has no test '{name}'; it has {there}")
-    host, given = host or Host(), options or {}
+    host, given = Host(), options or {}
     found = list[MachineFinding]()
     with _alone(lock or lock_path(os.environ, user_id=os.geteuid())):
         deadline = perf_counter() + suite.seconds

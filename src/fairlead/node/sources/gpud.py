@@ -7,7 +7,6 @@ Where nothing has ever answered, there is no gpud.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import msgspec
@@ -88,14 +87,14 @@ def parse_states(page: bytes) -> tuple[GpudComponent, ...]:
 class LoopbackPage:
     """A page of a monitor that may not be there. Used by one thread."""
 
-    def __init__(self, url: str, bytes_max: int, fetch: Callable[..., bytes] = fetch_page) -> None:
-        self._url, self._bytes_max, self._fetch = url, bytes_max, fetch
+    def __init__(self, url: str, bytes_max: int) -> None:
+        self._url, self._bytes_max = url, bytes_max
         self._has_answered = False
 
     def read(self) -> bytes:
         """Return the page; Absent where nothing has ever listened there, OSError."""
         try:
-            page = self._fetch(self._url, bytes_max=self._bytes_max)
+            page = fetch_page(self._url, bytes_max=self._bytes_max)
         except ConnectionRefusedError as error:
             if self._has_answered:
                 raise

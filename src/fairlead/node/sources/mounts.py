@@ -46,9 +46,9 @@ class MountFacts:
 class MountReader:
     """Tries mounts of a network. Used by one thread."""
 
-    def __init__(self, host: Host, settings: AgentSettings, probes: Probes | None = None) -> None:
+    def __init__(self, host: Host, settings: AgentSettings) -> None:
         self._host, self._settings = host, settings.storage
-        self._probes = probes or Probes(lambda: host.now().uptime_seconds)
+        self._probes = Probes(lambda: host.now().uptime_seconds)
 
     def read(self) -> MountFacts:
         """Return what came of all; Absent where nothing of a network is mounted or expected.

@@ -77,9 +77,9 @@ def greet(path: str) -> None:
 class ServiceReader:
     """Asks the services. Used by one thread."""
 
-    def __init__(self, host: Host, settings: AgentSettings, probes: Probes | None = None) -> None:
+    def __init__(self, host: Host, settings: AgentSettings) -> None:
         self._host, self._settings = host, settings.services
-        self._probes = probes or Probes(lambda: host.now().uptime_seconds, _GREET_SECONDS + 1.0)
+        self._probes = Probes(lambda: host.now().uptime_seconds, _GREET_SECONDS + 1.0)
 
     def read(self) -> ServiceFacts:
         """Return what came of both, and the processes; OSError."""

@@ -207,15 +207,14 @@ class JobSharing:
     table forgets everything when it is full.
     """
 
-    def __init__(self, texts_max: int = PARTS_MAX) -> None:
-        self._texts_max = texts_max
+    def __init__(self) -> None:
         self._texts: dict[str, str] = {}
 
     def share(self, job: Job) -> None:
         """Replace the texts of a freshly decoded job that has ended by equal ones."""
         if job.status.finished_at is None:
             return
-        if len(self._texts) >= self._texts_max:
+        if len(self._texts) >= PARTS_MAX:
             self._texts.clear()
         self._share_texts(job.metadata)
         self._share_texts(job.status)

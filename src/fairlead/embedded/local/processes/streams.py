@@ -23,9 +23,8 @@ from fairlead.embedded.local.processes.shim_session import SESSIONS_MAX
 class LocalStreams:
     """A `StreamSource` of the machine's own node; `node` gives the present one, if it has begun."""
 
-    def __init__(self, node: Callable[[], LocalNode | None], proc: Path = PROC) -> None:
+    def __init__(self, node: Callable[[], LocalNode | None]) -> None:
         self._node = node
-        self._proc = proc
         self._open: Counter[Path] = Counter()  # by run: its further programs
 
     async def execute(self, pod: Pod, container: str, options: ExecOptions) -> LocalExecution:
@@ -66,8 +65,8 @@ class LocalStreams:
         return await asyncio.open_connection(address, port)
 
     def _address(self, shims: list[int], port: int, pod_ip: str) -> str | None:
-        pids = [pid for each in measure(shims, self._proc).values() for pid in each.pids]
-        return listening_address(pids, port, pod_ip, self._proc)
+        pids = [pid for each in measure(shims, PROC).values() for pid in each.pids]
+        return listening_address(pids, port, pod_ip, PROC)
 
     def _running(self, pod: Pod, container: str) -> tuple[Run, tuple[ContainerMount, ...]]:
         found = self._known(pod).entered(container)
