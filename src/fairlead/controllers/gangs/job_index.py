@@ -214,8 +214,7 @@ class JobIndex:
 
         The record of unanswered creations ended with that controller. None of its requests is in
         flight any more once we have run so long, nor where all of them had an answer when all
-        members ran, nor where that is long ago; a member's replacement may always be. The clocks
-        of two controllers may differ.
+        members ran, nor where that is long ago, as clocks differ; a member's replacement may be.
         """
         attempt = job.status.current_attempt
         if attempt is None or self._inherited.get(job.metadata.uid) != attempt.number:
