@@ -337,12 +337,13 @@ def _claimed(state: ClusterState, gang: GangRequest) -> Iterator[ClaimedPlace]:
         has, is_free = total > 0, table.unused(row)[nodes] > 0
         if row.startswith(ATTACHED) and total.max(initial=0) >= UNLIMITED:
             continue  # nodes without a limit are among them
-        names = (
+        free_on, taken_on = (
             tuple(table.names[slot] for slot in nodes[chosen][:CLAIMED_NODES_MAX].tolist())
             for chosen in (has & is_free, has & ~is_free)
         )
         holders = tuple(islice(_claim_holders(state.devices, row), HOLDERS_MAX))
-        yield ClaimedPlace(row, int(has.sum()), int((has & is_free).sum()), *names, holders)
+        counts = int(has.sum()), int((has & is_free).sum())
+        yield ClaimedPlace(row, *counts, free_on, taken_on, holders)
 
 
 def _claim_holders(devices: DeviceTable, row: str) -> Iterator[ClaimHolder]:
