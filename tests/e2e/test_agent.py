@@ -286,7 +286,7 @@ def test_the_commands_and_the_program_of_the_page_work_as_written(tmp_path: Path
     seen: list[str] = []
     for command in commands:
         words = [here.get(word, word) for word in command.split()]
-        if words[2] == "network":  # tests/e2e/test_traffic.py runs these
+        if words[2] in ("network", "pair"):  # test_traffic.py and test_pair_mtu.py run these
             continue
         seen.append(words[2])
         if words[2] == "test":

@@ -13,6 +13,7 @@ takes the first free one of a sequence that follows from the key, which others c
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import hmac
 import ipaddress
@@ -319,17 +320,25 @@ class Reception:
                 try:
                     connection, _ = await loop.sock_accept(listener)
                     streams = await asyncio.open_connection(sock=connection, limit=_PROOF_BYTES_MAX)
-                except OSError:  # it is gone already, or there is no descriptor now
-                    await asyncio.sleep(RETRY_SECONDS)
+                except OSError as error:  # it is gone already, or there is no descriptor now
+                    is_full = error.errno in (errno.EMFILE, errno.ENFILE)
+                    await asyncio.sleep(0 if is_full and self._abort_oldest() else RETRY_SECONDS)
                 else:
                     self.spawn(self._converse(*streams))
+
+    def _abort_oldest(self) -> bool:
+        """End the connection that has proved nothing for longest; return whether there was one."""
+        oldest = next(iter(self._unproved), None)
+        if oldest is None:
+            return False
+        del self._unproved[oldest]
+        oldest.transport.abort()
+        return True
 
     async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._unproved[writer] = None
         if len(self._unproved) > UNPROVED_MAX:
-            oldest = next(iter(self._unproved))
-            del self._unproved[oldest]
-            oldest.transport.abort()
+            self._abort_oldest()
         try:
             async with asyncio.timeout(PROOF_SECONDS_MAX):
                 rank, link = await prove_first(self.gang, reader, writer)

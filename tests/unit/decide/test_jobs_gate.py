@@ -141,7 +141,7 @@ def test_a_delay_counts_from_the_start_of_the_other_job_and_the_decision_wakes_a
 def test_of_alternatives_one_is_enough_and_only_the_failure_of_all_cancels(
     first: DependencyState, second: DependencyState, admitted: str
 ) -> None:
-    after = (After("a", any_of=True), After("b", any_of=True))
+    after = (After("a", alternative=True), After("b", alternative=True))
     world = World(new_job(spec={"after": after}))
     world.dependencies = {"a": first, "b": second}
     world.settle()
@@ -150,7 +150,7 @@ def test_of_alternatives_one_is_enough_and_only_the_failure_of_all_cancels(
 
 
 def test_alternatives_take_nothing_from_what_must_hold() -> None:
-    after = (After("a", any_of=True), After("b", any_of=True), After("c"))
+    after = (After("a", alternative=True), After("b", alternative=True), After("c"))
     world = World(new_job(spec={"after": after}))
     succeeded, unfinished = DependencyState.SUCCEEDED, DependencyState.UNFINISHED
     world.dependencies = {"a": succeeded, "b": unfinished, "c": unfinished}

@@ -6,6 +6,7 @@ The attackers run under another uid, as a second user of the machine would.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import os
 import resource
 import socket
@@ -280,13 +281,18 @@ async def _with_the_first(gang: Gang, then: Callable[[], Awaitable[None]]) -> No
     ("sort", "count"),
     [("silent", 30), ("silent", 1000), ("old", 3), ("rank", 3), ("http", 3), ("large", 3)],
 )
+@pytest.mark.parametrize("descriptors", [gang_link.UNPROVED_MAX + 200, 64])
 def test_who_connects_first_delays_nothing_and_takes_no_rank(
-    sort: str, count: int, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    sort: str, count: int, descriptors: int,
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     monkeypatch.setattr(gang_link, "PROOF_SECONDS_MAX", 10 * PATIENCE_SECONDS)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     request.addfinalizer(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, before))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (gang_link.UNPROVED_MAX + 200, before[1]))
+    used = {int(each.name) for each in Path("/proc/self/fd").iterdir()}
+    free = (number for number in itertools.count() if number not in used)
+    limit = next(itertools.islice(free, descriptors, None))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
     gang = gang_of(3)
     with stranger(CALLER, gang.address, gang.port, sort, count) as caller:
 

@@ -61,8 +61,9 @@ class After(Wire, frozen=True):
     delay_seconds: Annotated[
         Count, doc("With Started, of a job: wait so long after that. Default 0.")
     ] = 0
-    any_of: Annotated[
-        bool, doc("True: of all entries with anyOf one is enough. Default false: it must hold.")
+    alternative: Annotated[
+        bool,
+        doc("True: of all entries with alternative one is enough. Default false: it must hold."),
     ] = False
 
     @property

@@ -149,12 +149,12 @@ class _Reader:
         given = self._options.get("dependency")
         if given is None:
             return
-        any_of = "?" if "?" in given.value else ""
-        if any_of and ("," in given.value or "singleton" in given.value):
+        alternative = "?" if "?" in given.value else ""
+        if alternative and ("," in given.value or "singleton" in given.value):
             self._refuse("dependency", ": '?' (any) goes with no ',' (all) and no singleton",
                          "--dependency=afterok:JOB?afterany:JOB")  # fmt: skip
             return
-        for part in given.value.split(any_of or ","):
+        for part in given.value.split(alternative or ","):
             kind, colon, jobs = part.strip().partition(":")
             if kind == "singleton" and not colon:
                 self._found.give(Flag.AFTER, "singleton", given.origin)
@@ -164,7 +164,7 @@ class _Reader:
                 why = f": '{part}' is not {known}"
                 self._refuse("dependency", why, "--dependency=afterok:JOB")
                 continue
-            when = f"{_DEPENDENCY[kind]}{any_of}"
+            when = f"{_DEPENDENCY[kind]}{alternative}"
             for job in _with_elements(jobs.split(":"), has_delays=kind == "after"):
                 self._found.give(Flag.AFTER, f"{when}:{job}", given.origin)
 

@@ -205,7 +205,7 @@ def _of_script(record: QueueRecord) -> dict[str, str]:
 def _dependency(record: QueueRecord) -> str:
     words = {"Succeeded": "afterok", "Finished": "afterany", "Failed": "afternotok"}
     after = record.job.spec.after
-    between = "?" if any(each.any_of for each in after) else ","
+    between = "?" if any(each.alternative for each in after) else ","
     return between.join(
         f"{words.get(each.state.value, 'after')}:{each.job}"
         + (f"+{each.delay_seconds // 60}" if each.delay_seconds else "")

@@ -18,7 +18,7 @@ _NAME = re.compile(r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")
 _EACH = "each"
 _STARTED = "started"
 #: Behind when: of all that have it one is enough.
-_ANY_OF = "?"
+_ALTERNATIVE = "?"
 _AFTER_STATES = {
     "ok": AfterState.SUCCEEDED, "any": AfterState.FINISHED, "failed": AfterState.FAILED,
     _STARTED: AfterState.STARTED, _EACH: AfterState.SUCCEEDED,
@@ -40,7 +40,7 @@ def parse_after(givens: FlagValues, complain: Complain) -> tuple[After, ...]:
     out: dict[After, None] = {}
     for given in givens.get(Flag.AFTER, ()):
         when, colon, job = given.value.partition(":")
-        when, any_of = when.removesuffix(_ANY_OF), when.endswith(_ANY_OF)
+        when, alternative = when.removesuffix(_ALTERNATIVE), when.endswith(_ALTERNATIVE)
         job, plus, delay = job.partition("+") if when == _STARTED else (job, "", "")
         seconds = _seconds(delay) if plus else 0
         if given.value == SINGLETON:
@@ -66,7 +66,11 @@ def parse_after(givens: FlagValues, complain: Complain) -> tuple[After, ...]:
         else:
             chosen = SAME_ELEMENT if when == _EACH else elements
             after = After(
-                name, _AFTER_STATES[when], elements=chosen, any_of=any_of, delay_seconds=seconds
+                name,
+                _AFTER_STATES[when],
+                elements=chosen,
+                alternative=alternative,
+                delay_seconds=seconds,
             )
             out[after] = None
     return tuple(out)

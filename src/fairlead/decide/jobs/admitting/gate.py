@@ -203,9 +203,9 @@ def _unmet(
         state = dependencies.get(after.job, DependencyState.MISSING)
         is_over = begun.get(after.job, -math.inf) + after.delay_seconds <= now
         verdict = _unmet_verdict(job, after, state, is_over=is_over)
-        has_one |= after.any_of and verdict is None
+        has_one |= after.alternative and verdict is None
         if verdict is not None:
-            (alternatives if after.any_of else found).append((after, verdict))
+            (alternatives if after.alternative else found).append((after, verdict))
     if has_one:
         return found
     open_ = [each for each in alternatives if each[1].reason is not Reason.DEPENDENCY_FAILED]
