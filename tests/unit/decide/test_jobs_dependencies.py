@@ -48,6 +48,17 @@ def test_a_ring_is_one_of_jobs_that_have_neither_begun_nor_ended(
     assert cycle_of("a", *jobs) == path
 
 
+def test_a_ring_by_way_of_one_of_several_alternatives_is_none() -> None:
+    def either(name: str, *others: str) -> Job:
+        job = waiting(name)
+        after = tuple(After(other, alternative=True) for other in others)
+        return replace(job, spec=replace(job.spec, after=after))
+
+    assert cycle_of("a", either("a", "b", "c"), waiting("b", "a"), waiting("c")) == ()
+    assert cycle_of("b", either("a", "b", "c"), waiting("b", "a"), waiting("c")) == ()
+    assert cycle_of("a", either("a", "b"), waiting("b", "a")) == ("a", "b", "a")
+
+
 def test_a_ring_that_is_longer_than_what_is_looked_at_is_not_found() -> None:
     for count, is_found in ((VISITED_MAX, True), (VISITED_MAX + 1, False)):
         jobs = [waiting(f"j{i}", f"j{(i + 1) % count}") for i in range(count)]

@@ -24,8 +24,15 @@ def waits_for(job: Job | None) -> list[ObjectKey]:
 
 
 def links_of(job: Job | None) -> list[ObjectKey]:
-    """Return the jobs by way of which one that has not ended may wait for itself."""
-    return [] if job is None or job.is_finished else waits_for(job)
+    """Return the jobs by way of which one that has not ended may wait for itself.
+
+    None of several alternatives: another one may hold.
+    """
+    if job is None or job.is_finished:
+        return []
+    alternatives = {after.job for after in job.spec.after if after.alternative}
+    passed_over = alternatives if len(alternatives) > 1 else set[str]()
+    return [key for key in waits_for(job) if key[1] not in passed_over]
 
 
 def find_cycle(job: Job, find: Callable[[ObjectKey], Job | None]) -> tuple[str, ...]:
